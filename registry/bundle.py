@@ -1,0 +1,119 @@
+"""`provenance.json`, the proof that travels with a model (docs/formats/provenance.md).
+
+The file is canonical JSON, so one bundle has one spelling. It holds log entries as they are, where each stands
+in the log, inclusion proofs to one checkpoint, proofs that entries of the run stand in one another's history,
+and the tensor leaves under the weights root. This module knows its shape only: nothing here is believed until
+`evidence.py` has checked it against the keys of a policy.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bitwitness.ledger import jcs
+from bitwitness.ledger.errors import BitwitnessError, FormatError
+
+FILE_NAME = "provenance.json"
+FORMAT = "bitwitness/provenance/1"
+SIZE_LIMIT = 256 << 20
+_MAX = (1 << 53) - 1
+
+
+class BundleError(FormatError):
+    """`provenance.json` is not a bundle of this format; ``reason`` is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(FILE_NAME, reason)
+
+
+def _ascending(values: list[Any]) -> None:
+    if any(left >= right for left, right in zip(values, values[1:], strict=False)):
+        raise ValueError("must be in ascending order, each once")
+
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\Z")]
+Position = Annotated[int, Field(ge=0, le=_MAX)]
+Proof = Annotated[list[Hash], Field(max_length=63)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LoggedEntry(_Strict):
+    """An entry (a DSSE envelope, as an object), its position in the log, and its inclusion proof."""
+
+    entry: dict[str, Any]
+    index: Position
+    proof: Proof
+
+    def raw(self) -> bytes:
+        """The entry's bytes. Canonical JSON has one spelling, so nesting the object lost nothing."""
+        return jcs.encode(self.entry)
+
+
+class HistoryProof(_Strict):
+    """Proof that the entry at log position ``entry`` is in the history that the one at ``within`` commits to.
+
+    Its leaf position is the contained entry's signed `seq` and the size is the signed history's: neither is here.
+    """
+
+    entry: Position
+    proof: Proof
+    within: Position
+
+
+class TensorLeaf(_Strict):
+    """One leaf of `weights/1`."""
+
+    bytes: Position
+    digest: Hash
+    dtype: Annotated[str, Field(pattern=r"^[A-Z0-9_]{1,16}\Z")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,200}\Z")]
+    shape: Annotated[list[Position], Field(max_length=32)]
+
+
+def _entries(value: list[LoggedEntry]) -> list[LoggedEntry]:
+    _ascending([item.index for item in value])
+    return value
+
+
+def _history(value: list[HistoryProof]) -> list[HistoryProof]:
+    _ascending([(item.within, item.entry) for item in value])
+    return value
+
+
+def _weights(value: list[TensorLeaf]) -> list[TensorLeaf]:
+    _ascending([item.name for item in value])
+    return value
+
+
+class Provenance(_Strict):
+    """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root."""
+
+    checkpoint: Annotated[str, Field(max_length=1 << 20)]
+    entries: Annotated[list[LoggedEntry], AfterValidator(_entries)]
+    format: Literal["bitwitness/provenance/1"]
+    history: Annotated[list[HistoryProof], AfterValidator(_history)]
+    weights: Annotated[list[TensorLeaf], AfterValidator(_weights)]
+
+    def encode(self) -> bytes:
+        return jcs.encode(self.model_dump())
+
+
+def parse(data: bytes) -> Provenance:
+    """Read the bytes of a bundle; raises BundleError for anything but the one canonical spelling."""
+    try:
+        value = jcs.parse(data, max_bytes=SIZE_LIMIT)
+    except BitwitnessError as error:
+        raise BundleError(str(error)) from error
+    if isinstance(value, dict) and value.get("format") != FORMAT:
+        raise BundleError(f"its format is {str(value.get('format'))[:60]!r}, this version reads {FORMAT}")
+    try:
+        return Provenance.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise BundleError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error

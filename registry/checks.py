@@ -1,0 +1,41 @@
+"""What the gate reports: one line per check, each of one category, and the exit code they add up to.
+
+CRYPTO says that the bytes are what was signed and logged, POLICY that the consumer's rules hold, ASSURANCE how
+much that is worth (who else saw the log). ``ok`` is True, False (found wrong) or None (could not be checked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Category = Literal["CRYPTO", "POLICY", "ASSURANCE"]
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    ok: bool | None
+    detail: str
+    category: Category
+    required: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "detail": self.detail,
+            "category": self.category,
+            "required": self.required,
+        }
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    """1 if anything was found wrong, else 2 if a required check could not be made, else 0."""
+    listed = list(checks)
+    if any(check.ok is False for check in listed):
+        return 1
+    if any(check.ok is None and check.required for check in listed) or not listed:
+        return 2
+    return 0

@@ -1,0 +1,109 @@
+"""`trust.toml`: the keys and rules that a consumer decides on, and the only things the gate trusts.
+
+docs/formats/trust-policy.md describes every key. An unknown key is an error that names it: a rule that is
+misspelt must not silently allow everything.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bitwitness.ledger.errors import BitwitnessError
+
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+_SIZE_LIMIT = 1 << 20
+
+
+class PolicyError(BitwitnessError):
+    """The policy file is missing, is not TOML, or has a key or value that its description does not allow."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"policy {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def _hex64(value: str) -> str:
+    if not _HEX64.fullmatch(value):
+        raise ValueError("must be 64 lower-case hex digits")
+    return value
+
+
+Hex64 = Annotated[str, AfterValidator(_hex64)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LogTrust(_Strict):
+    """The one log whose checkpoints count: its origin line and its key as a C2SP vkey."""
+
+    origin: str = Field(min_length=1, max_length=255)
+    key: str = Field(min_length=1, max_length=1024)
+
+
+class RootTrust(_Strict):
+    """The offline key that enrols all others: the raw Ed25519 public key as 64 hex digits."""
+
+    key: Hex64
+
+
+class Rules(_Strict):
+    """What a model must show on top of valid proofs. Everything is off unless it is written down."""
+
+    require_audit: bool = False
+    self_chosen_auditors: list[Hex64] = []
+    max_checkpoint_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    trainers: list[Hex64] | None = None
+    publishers: list[Hex64] | None = None
+    datasets: list[Hex64] | None = None
+    code: list[Hex64] | None = None
+    licenses: list[str] | None = None
+
+
+class Policy(_Strict):
+    log: LogTrust
+    root: RootTrust
+    rules: Rules = Rules()
+
+
+def load_policy(path: Path) -> Policy:
+    """Read and check a policy file; raises PolicyError with one line that names the key at fault."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_SIZE_LIMIT + 1)
+    except OSError as error:
+        raise PolicyError(path, error.strerror or "cannot be read") from error
+    if len(data) > _SIZE_LIMIT:
+        raise PolicyError(path, f"larger than {_SIZE_LIMIT} bytes")
+    return parse_policy(data, path)
+
+
+def parse_policy(data: bytes, path: Path) -> Policy:
+    """Check the bytes of a policy; ``path`` only names them in errors."""
+    try:
+        fields = tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise PolicyError(path, "is not UTF-8 text") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PolicyError(path, f"is not TOML: {error}") from error
+    try:
+        return Policy.model_validate(fields)
+    except ValidationError as error:
+        raise PolicyError(path, _reason(error)) from error
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {key}"
+    if first["type"] == "missing":
+        return f"the key {key} is missing"
+    return f"{key}: {first['msg'].removeprefix('Value error, ')}"
