@@ -1,0 +1,95 @@
+"""Where each tensor of the model lies in the flat parameter buffer.
+
+Names and shapes are those of a Hugging Face Llama checkpoint, so the committed weights load there as they are.
+Tensors that one matrix product reads together (q, k, v; gate, up) lie next to each other. Gradients and both
+moments use the same layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from bitwitness.ledger.commitments import TensorView
+
+from .config import Model
+
+EMBED = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor's place: `shape` row-major float32 elements from `offset` (in elements)."""
+
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+class Layout:
+    """The tensors of a model in storage order, and their offsets in one flat buffer of `size` elements."""
+
+    def __init__(self, model: Model) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.size = 0
+        for name, shape in _tensors(model):
+            slot = Slot(self.size, shape)
+            self.slots[name] = slot
+            self.size += slot.size
+
+    @property
+    def names(self) -> list[str]:
+        """Tensor names in byte order, the order of every commitment and of the gradient norm."""
+        return sorted(self.slots)
+
+    def span(self, *names: str) -> Slot:
+        """Return adjacent matrices of equal width as one matrix, stacked by rows."""
+        first, last = self.slots[names[0]], self.slots[names[-1]]
+        rows = sum(self.slots[name].shape[0] for name in names)
+        width = first.shape[1]
+        if last.offset + last.size - first.offset != rows * width:
+            raise ValueError(f"{names} are not adjacent")
+        return Slot(first.offset, (rows, width))
+
+    def tensors(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return views of `flat` (float32, [size]) by tensor name, in byte order of names."""
+        return {
+            name: flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+            for name, slot in ((name, self.slots[name]) for name in self.names)
+        }
+
+    def views(self, flat: torch.Tensor, prefix: str = "") -> Mapping[str, TensorView]:
+        """Return what a tensor commitment reads: dtype, shape and bytes of every tensor of `flat`."""
+        return {
+            prefix + name: ("F32", tuple(tensor.shape), tensor.numpy())
+            for name, tensor in self.tensors(flat).items()
+        }
+
+
+def _tensors(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    width, d = model.width, model.head_width
+    yield EMBED, (model.vocabulary, width)
+    for layer in range(model.layers):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "input_layernorm.weight", (width,)
+        yield prefix + "self_attn.q_proj.weight", (model.heads * d, width)
+        yield prefix + "self_attn.k_proj.weight", (model.kv_heads * d, width)
+        yield prefix + "self_attn.v_proj.weight", (model.kv_heads * d, width)
+        yield prefix + "self_attn.o_proj.weight", (width, model.heads * d)
+        yield prefix + "post_attention_layernorm.weight", (width,)
+        yield prefix + "mlp.gate_proj.weight", (model.hidden, width)
+        yield prefix + "mlp.up_proj.weight", (model.hidden, width)
+        yield prefix + "mlp.down_proj.weight", (width, model.hidden)
+    yield FINAL_NORM, (width,)
+    if not model.tied:
+        yield HEAD, (model.vocabulary, width)

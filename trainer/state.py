@@ -1,0 +1,189 @@
+"""The state between two steps, its commitment, and its file form.
+
+A state is everything that the next step depends on: weights, both moments of the optimizer, and the control
+numbers (step, tokens, cursor). State n is the state after n updates; state 0 is in the genesis.
+
+Stored, it is a folder `step-00000050/` with `weights.safetensors` and `optimizer.safetensors`. What a folder holds
+is believed only once its commitments equal the ledger's.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from bitwitness.kernels import philox
+from bitwitness.ledger import commitments
+from bitwitness.ledger.commitments import Commitment, byte_view
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.safetensors_header import SafetensorsError, read_header, write_file
+
+from .config import Model, RunConfig
+from .layout import Layout
+
+WEIGHTS_FILE = "weights.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+class StateUnavailable(BitwitnessError):
+    """No stored state can be read where one is needed."""
+
+
+class StateMismatch(FoundWrong):
+    """A stored state is not the one that the ledger commits to."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """Updates done, tokens learned from, and the absolute number of the next window."""
+
+    step: int = 0
+    tokens: int = 0
+    cursor: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return {"cursor": self.cursor, "step": self.step, "tokens": self.tokens}
+
+
+@dataclass(frozen=True)
+class StateCommitment:
+    """What a state commits to. `optimizer` is absent where the run thins it (`commit_optimizer_every`)."""
+
+    control: Control
+    weights: Commitment
+    optimizer: Commitment | None
+
+    @property
+    def digest(self) -> str:
+        return commitments.state_digest(self.control.to_json(), self.optimizer, self.weights)
+
+
+class State:
+    """Flat float32 buffers of n elements each: weights, first and second moment; and the control numbers."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.params = torch.zeros(layout.size, dtype=torch.float32)
+        self.m = torch.zeros(layout.size, dtype=torch.float32)
+        self.v = torch.zeros(layout.size, dtype=torch.float32)
+        self.control = Control()
+
+    def commit(self, *, optimizer: bool = True) -> StateCommitment:
+        """Hash the state: `weights/1` and, unless thinned, `optimizer/1` (moments named m/NAME and v/NAME)."""
+        weights = commitments.tensors("weights/1", self.layout.views(self.params))
+        moments = None
+        if optimizer:
+            views = {**self.layout.views(self.m, "m/"), **self.layout.views(self.v, "v/")}
+            moments = commitments.tensors("optimizer/1", views)
+        return StateCommitment(self.control, weights, moments)
+
+    def advance(self, tokens: int, windows: int) -> None:
+        """Count one update that learned from `tokens` tokens of `windows` windows."""
+        now = self.control
+        self.control = replace(
+            now, step=now.step + 1, tokens=now.tokens + tokens, cursor=now.cursor + windows
+        )
+
+
+def initial_state(config: RunConfig, layout: Layout) -> State:
+    """Draw state 0 from the seed: truncated normals (±3σ), gains of 1, moments of +0.
+
+    Projections back into the residual stream are narrower by √(2·layers) (Radford et al. 2019, section 2.3).
+    """
+    state = State(layout)
+    for name, tensor in layout.tensors(state.params).items():
+        if tensor.dim() == 1:
+            tensor.fill_(1.0)
+            continue
+        std = _init_std(config.model, name)
+        key = philox.derive_key(config.run.seed, "init", name)
+        philox.trunc_normal(tensor.view(-1), key, std=std, bound=3.0)
+    return state
+
+
+def _init_std(model: Model, name: str) -> float:
+    residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+    return model.init_std / math.sqrt(2 * model.layers) if residual else model.init_std
+
+
+def state_folder(run_folder: Path, step: int) -> Path:
+    return run_folder / "states" / f"step-{step:08d}"
+
+
+def save_state(state: State, folder: Path) -> int:
+    """Write a state durably: temporary name, fsync, rename. Returns its bytes. An existing folder is replaced."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(folder.name + f".tmp-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        size = 0
+        for name, tensors in _files(state).items():
+            path = temporary / name
+            views = {key: ("F32", tuple(tensor.shape), byte_view(tensor)) for key, tensor in tensors.items()}
+            write_file(path, views)
+            size += path.stat().st_size
+        _sync(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+        _sync(folder.parent)
+        return size
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise BitwitnessError(f"{folder}: the state could not be stored: {error.strerror}") from None
+
+
+def load_state(folder: Path, layout: Layout, control: Control) -> State:
+    """Read a stored state into memory. Raises StateUnavailable or StateMismatch; trust it after `commit()`."""
+    state = State(layout)
+    state.control = control
+    for name, tensors in _files(state).items():
+        _load(folder / name, tensors)
+    return state
+
+
+def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:
+    """Which tensors stand in which file of a stored state."""
+    m, v = state.layout.tensors(state.m), state.layout.tensors(state.v)
+    return {
+        WEIGHTS_FILE: state.layout.tensors(state.params),
+        OPTIMIZER_FILE: {"m/" + name: m[name] for name in m} | {"v/" + name: v[name] for name in v},
+    }
+
+
+def _load(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Fill `tensors` from a safetensors file that holds exactly them."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            view = memoryview(data)
+            try:
+                entries = {entry.name: entry for entry in read_header(view, str(path)).tensors}
+                if entries.keys() != tensors.keys():
+                    odd = min(entries.keys() ^ tensors.keys())
+                    raise StateMismatch(f"{path}: tensor {odd} is in the file or in the model, not in both")
+                for name, tensor in tensors.items():
+                    entry = entries[name]
+                    if entry.dtype != "F32" or entry.shape != tuple(tensor.shape):
+                        found, wanted = list(entry.shape), list(tensor.shape)
+                        raise StateMismatch(f"{path}: {name} is {entry.dtype} {found}, not F32 {wanted}")
+                    byte_view(tensor)[:] = view[entry.begin : entry.end]
+            finally:
+                view.release()
+    except SafetensorsError as error:
+        raise StateMismatch(str(error)) from None
+    except (OSError, ValueError) as error:
+        raise StateUnavailable(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

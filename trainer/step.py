@@ -1,0 +1,303 @@
+"""One step. Training and replay both call `step`; there is no other path from one state to the next.
+
+    windows ──shard program──▶ shard gradients ──fold──▶ gradient ──norm, clip──▶ AdamW ──▶ next state
+
+The order is the one of DESIGN section 3: inside a shard, parameter gradients are sums over tokens in ascending
+order; the S shard gradients are folded in the shape of an RFC 6962 tree; everything else is a pure function of
+the fold. How many windows are computed at a time and on how many threads is not in the bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from bitwitness.kernels import host
+from bitwitness.kernels.program import Executor
+from bitwitness.kernels.reduce import sum_f64
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.jcs import f32_hex, f64_hex
+
+from . import model as programs
+from .config import RunConfig
+from .layout import Layout
+from .schedule import learning_rate
+from .state import State
+
+Tap = Callable[[str, torch.Tensor], None]
+"""Called with the name and the float32 values of each logical tensor that an audit witnesses (DESIGN section 6)."""
+
+
+class NotFinite(BitwitnessError):
+    """The loss or the gradient norm is not a finite number. The state is as before the step."""
+
+    def __init__(self, step: int, loss: float, norm: float) -> None:
+        super().__init__(f"step {step}: loss {loss}, gradient norm {norm}: the run stops before this update")
+        self.step, self.loss, self.norm = step, loss, norm
+
+
+class NoTokens(BitwitnessError):
+    """Every target of a step is ignored, so its mean loss is not defined."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """T tokens of the data: int32 arrays of length T. Targets of −1 are ignored; `start` is window-relative."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    positions: np.ndarray
+    start: np.ndarray
+
+
+class Windows(Protocol):
+    """The data as one logical sequence of windows, a pure function of their absolute number."""
+
+    def window(self, number: int) -> Window: ...
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a step computed, besides the state. Floats are binary64 values or binary32 values held exactly."""
+
+    step: int
+    loss: float
+    norm: float
+    tokens: int
+    scalars: dict[str, float]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "loss": f64_hex(self.loss),
+            "norm": f64_hex(self.norm),
+            "scalars": {name: f32_hex(value) for name, value in self.scalars.items()},
+            "tokens": self.tokens,
+        }
+
+
+@dataclass
+class Workspace:
+    """Programs and buffers of one config: planned once, reused by every step; nothing grows inside a step.
+
+    `windows_at_once` (any number, at most the shard's) trades memory for speed, never bits.
+    """
+
+    config: RunConfig
+    threads: int
+    windows_at_once: int = 0
+    layout: Layout = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.layout = layout = Layout(config.model)
+        per_shard = config.data.windows_per_shard
+        at_once = self.windows_at_once or per_shard
+        self.windows_at_once = at_once = max(1, min(at_once, per_shard))
+        self._shard = {count: self._executor(programs.shard_program(config, layout, count))
+                       for count in {at_once, per_shard % at_once} - {0}}
+        finish = programs.finish_program(config, layout)
+        self._finish = None if finish is None else self._executor(finish)
+        self._fold = self._executor(programs.fold_program(layout))
+        norm = programs.norm_program(layout)
+        self._norm = self._executor(norm)
+        self._update = self._executor(programs.update_program(config, layout))
+        self._loss: dict[int, Executor] = {}
+
+        rows = per_shard * config.data.window
+        self._rows = {name: torch.zeros(rows, dtype=torch.int32)
+                      for name in ("ids", "targets", "positions", "start")}
+        self._losses = torch.zeros(rows, dtype=torch.float32)
+        self._nll = torch.zeros(rows, dtype=torch.float32)
+        self._squares = torch.zeros(norm.buffers["squares"].shape, dtype=torch.float32)
+        self._scalars = torch.zeros((len(layout.names), 8), dtype=torch.float32)
+        self._embed_grad = torch.zeros((config.model.vocabulary, config.model.width) if config.model.tied else (0,))
+        self._free: list[torch.Tensor] = []
+        positions = range(config.data.window)
+        self.cos, self.sin = host.rope_tables(positions, config.model.head_width, config.model.rope_theta)
+
+    def _executor(self, program: programs.Program) -> Executor:
+        return Executor(program, self.threads)
+
+    def gradient(self) -> torch.Tensor:
+        """Take a gradient buffer of +0 from the pool."""
+        buffer = self._free.pop() if self._free else torch.empty(self.layout.size, dtype=torch.float32)
+        return buffer.zero_()
+
+    def release(self, buffer: torch.Tensor) -> None:
+        self._free.append(buffer)
+
+    # -- the parts of a step, each of which an audit can ask for alone ------------------------------------------
+
+    def shard_gradient(self, params: torch.Tensor, windows: Sequence[Window]) -> tuple[torch.Tensor, float, int]:
+        """Return (gradient [n] of the SUM of token losses, that sum in binary64, valid tokens) of one shard."""
+        grads = self.gradient()
+        self._embed_grad.zero_()
+        self._fill(windows)
+        at = 0
+        while at < len(windows):
+            count = min(self.windows_at_once, len(windows) - at)
+            bound = {"params": params, "grads": grads, **self._bind(at, count)}
+            if self.config.model.tied:
+                bound["embed_grad"] = self._embed_grad
+            self._shard[count].run(bound)
+            at += count
+        if self._finish is not None:
+            self._finish.run({"grads": grads, "embed_grad": self._embed_grad})
+        return grads, sum_f64(self._losses), int((self._rows["targets"] >= 0).sum())
+
+    def fold(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """left + right, in the buffer of left; right goes back to the pool."""
+        self._fold.run({"left": left, "right": right})
+        self.release(right)
+        return left
+
+    def sum_squares(self, gradient: torch.Tensor) -> float:
+        """Sum of squares: chunk sums in binary32, added ascending in binary64, tensors in name order."""
+        self._norm.run({"grads": gradient, "squares": self._squares})
+        return sum_f64(self._squares)
+
+    @property
+    def token_losses(self) -> torch.Tensor:
+        """The loss of every token of the last shard, float32 [rows of a shard]."""
+        return self._losses
+
+    def update(self, state: State, gradient: torch.Tensor, scalars: dict[str, float]) -> None:
+        for row, name in enumerate(self.layout.names):
+            operands = _adamw_row(self.config, self.layout, name, state.control.step + 1, scalars)
+            self._scalars[row] = torch.tensor(operands, dtype=torch.float32)
+        bound = {"params": state.params, "m": state.m, "v": state.v, "grads": gradient}
+        self._update.run({**bound, "scalars": self._scalars})
+
+    def losses(self, params: torch.Tensor, windows: Sequence[Window]) -> tuple[float, int]:
+        """Return (sum of negative log-likelihoods in binary64, valid tokens) without a gradient."""
+        total, tokens = 0.0, 0
+        size = self.config.data.windows_per_shard
+        for begin in range(0, len(windows), size):
+            chunk = windows[begin : begin + size]
+            self._fill(chunk)
+            if len(chunk) not in self._loss:
+                self._loss[len(chunk)] = self._executor(programs.loss_program(self.config, self.layout, len(chunk)))
+            self._loss[len(chunk)].run({"params": params, **self._bind(0, len(chunk))})
+            rows = len(chunk) * self.config.data.window
+            for window in range(len(chunk)):
+                at = window * self.config.data.window
+                total = total + sum_f64(self._nll[at : at + self.config.data.window])
+            tokens += int((self._rows["targets"][:rows] >= 0).sum())
+        return total, tokens
+
+    def _fill(self, windows: Sequence[Window]) -> None:
+        length = self.config.data.window
+        for number, window in enumerate(windows):
+            rows = slice(number * length, (number + 1) * length)
+            self._rows["ids"][rows] = torch.from_numpy(window.inputs)
+            self._rows["targets"][rows] = torch.from_numpy(window.targets)
+            self._rows["positions"][rows] = torch.from_numpy(window.positions)
+            self._rows["start"][rows] = torch.from_numpy(window.start)
+
+    def _bind(self, first: int, count: int) -> dict[str, torch.Tensor]:
+        length = self.config.data.window
+        rows = slice(first * length, (first + count) * length)
+        bound = {name: tensor[rows] for name, tensor in self._rows.items()}
+        # `start` counts rows of the call, so that windows in one call stay apart.
+        offsets = torch.arange(count, dtype=torch.int32).repeat_interleave(length) * length
+        bound["start"] = bound["start"] + offsets
+        return {**bound, "cos": self.cos, "sin": self.sin, "loss": self._losses[rows], "nll": self._nll[rows]}
+
+
+def step(state: State, windows: Windows, workspace: Workspace, tap: Tap | None = None) -> StepRecord:
+    """Advance `state` in place by one update and return what was computed.
+
+    Reads windows cursor … cursor + S·W − 1. Raises NotFinite (state untouched) and NoTokens.
+    """
+    config = workspace.config
+    number = state.control.step + 1
+    gradient, loss, tokens = folded_gradient(state, windows, workspace, tap)
+    if tokens == 0:
+        workspace.release(gradient)
+        raise NoTokens(f"step {number}: every target is ignored; check reset_documents and the dataset")
+    norm = math.sqrt(workspace.sum_squares(gradient)) / float(tokens)
+    mean = loss / float(tokens)
+    if not (math.isfinite(mean) and math.isfinite(norm)):
+        workspace.release(gradient)
+        raise NotFinite(number, mean, norm)
+    scalars = step_scalars(config, number, norm, tokens)
+    workspace.update(state, gradient, scalars)
+    workspace.release(gradient)
+    if tap is not None:
+        tap("update", state.params)
+    state.advance(tokens, config.data.windows_per_step)
+    return StepRecord(number, mean, norm, tokens, scalars)
+
+
+def folded_gradient(
+    state: State, windows: Windows, workspace: Workspace, tap: Tap | None = None
+) -> tuple[torch.Tensor, float, int]:
+    """Fold the step's shard gradients; return (gradient [n], sum of losses, valid tokens).
+
+    The stack holds the roots of the complete subtrees so far: log2(S) gradients at most.
+    """
+    data, cursor = workspace.config.data, state.control.cursor
+    stack: list[tuple[int, torch.Tensor]] = []
+    total, tokens = 0.0, 0
+    for shard in range(data.shards):
+        first = cursor + shard * data.windows_per_shard
+        batch = [windows.window(first + offset) for offset in range(data.windows_per_shard)]
+        gradient, loss, count = workspace.shard_gradient(state.params, batch)
+        if tap is not None:
+            tap(f"shard/{shard}/gradient", gradient)
+            tap(f"shard/{shard}/loss", workspace.token_losses)
+        total, tokens = total + loss, tokens + count
+        stack.append((1, gradient))
+        while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
+            _merge(stack, workspace)
+    while len(stack) > 1:
+        _merge(stack, workspace)
+    return stack[0][1], total, tokens
+
+
+def _merge(stack: list[tuple[int, torch.Tensor]], workspace: Workspace) -> None:
+    (count, right), (before, left) = stack.pop(), stack.pop()
+    stack.append((before + count, workspace.fold(left, right)))
+
+
+def step_scalars(config: RunConfig, update: int, norm: float, tokens: int) -> dict[str, float]:
+    """Compute the step's host scalars in binary64, each rounded once to binary32."""
+    o = config.optimizer
+    rate = learning_rate(config, update)
+    clip = o.clip / norm if norm > o.clip else 1.0
+    values = {
+        "learning_rate": rate,
+        "clip": clip,
+        "grad_scale": clip / float(tokens),
+        "step_size": rate / (1.0 - host.power(o.beta1, update)),
+        "inv_sqrt_bias2": 1.0 / math.sqrt(1.0 - host.power(o.beta2, update)),
+        "decay": 1.0 - rate * o.weight_decay,
+    }
+    return {name: host.round_f32(value) for name, value in values.items()}
+
+
+def _adamw_row(
+    config: RunConfig, layout: Layout, name: str, update: int, scalars: dict[str, float]
+) -> list[float]:
+    """One tensor's operands of `adamw`. Vectors (gains) do not decay unless the config says so."""
+    o = config.optimizer
+    if name in o.weight_decay_overrides:
+        decay = host.round_f32(1.0 - learning_rate(config, update) * o.weight_decay_overrides[name])
+    else:
+        decay = scalars["decay"] if len(layout.slots[name].shape) > 1 else 1.0
+    return [
+        scalars["grad_scale"],
+        host.round_f32(1.0 - o.beta1),
+        host.round_f32(o.beta2),
+        host.round_f32(1.0 - o.beta2),
+        decay,
+        scalars["step_size"],
+        scalars["inv_sqrt_bias2"],
+        host.round_f32(o.epsilon),
+    ]
+
