@@ -1,0 +1,118 @@
+// The vector type that every operator is written in: GCC/Clang vector extensions, no intrinsics.
+//
+// This header is compiled once per instruction set (BITWITNESS_ISA names the namespace), with that set's flags.
+// Everything here is forced inline and nothing comes from the C++ library: a shared inline function compiled
+// for AVX2 could otherwise be the copy that the linker keeps for a CPU without it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef BITWITNESS_ISA
+#error "compile operator sources through kernels/csrc/CMakeLists.txt, which names the instruction set"
+#endif
+
+#define BW_INLINE static inline __attribute__((always_inline))
+
+namespace bitwitness::BITWITNESS_ISA {
+
+#if defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;  // SSE2 and NEON registers; wider vectors would be split and spilled
+#endif
+
+typedef float Vf __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Vi __attribute__((vector_size(4 * kLanes)));
+
+// The integers of the same shape: functions are templates over V = Vf or V = float, so that the vector and the
+// scalar form are one sequence of operations.
+template <class V> struct IntegersOf;
+template <> struct IntegersOf<float> { using type = int32_t; };
+template <> struct IntegersOf<Vf> { using type = Vi; };
+template <class V> using Integers = typename IntegersOf<V>::type;
+
+BW_INLINE Vf load(const float* p) { Vf v; memcpy(&v, p, sizeof v); return v; }
+BW_INLINE void store(float* p, Vf v) { memcpy(p, &v, sizeof v); }
+
+template <class V> BW_INLINE V splat(float x) {
+  if constexpr (sizeof(V) == sizeof(float)) {
+    return x;
+  } else {
+    V v;
+    for (int i = 0; i < kLanes; ++i) v[i] = x;
+    return v;
+  }
+}
+BW_INLINE Vf splat(float x) { return splat<Vf>(x); }
+
+template <class V> BW_INLINE Integers<V> bits(V x) { Integers<V> i; memcpy(&i, &x, sizeof i); return i; }
+template <class V> BW_INLINE V from_bits(Integers<V> i) { V x; memcpy(&x, &i, sizeof x); return x; }
+
+BW_INLINE float to_float(int32_t i) { return static_cast<float>(i); }
+BW_INLINE Vf to_float(Vi i) { return __builtin_convertvector(i, Vf); }
+
+// The correctly rounded a·b + c. Where the target has no such instruction it is computed in binary64, rounded
+// to odd: the product of two binary32 numbers is exact there, and a sum rounded to odd keeps the sticky bit that
+// the second rounding, to binary32, needs (Boldo and Melquiond, 2008). Plain binary64 rounds twice.
+#if defined(__FMA__) || defined(__aarch64__)
+
+BW_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+BW_INLINE Vf fma(Vf a, Vf b, Vf c) {
+#if defined(__has_builtin) && __has_builtin(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  Vf r;
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);  // one vector instruction in GCC
+  return r;
+#endif
+}
+
+#else
+
+typedef double Vd __attribute__((vector_size(16)));
+typedef int64_t Vl __attribute__((vector_size(16)));
+
+template <class D, class L> BW_INLINE D add_rounded_to_odd(D product, D c) {
+  const D sum = product + c;
+  const D other = sum - product;  // Knuth's two-sum: `error` is exactly what `sum` lost
+  const D error = (product - (sum - other)) + (c - other);
+  L sum_bits, error_bits;
+  memcpy(&sum_bits, &sum, sizeof sum);
+  memcpy(&error_bits, &error, sizeof error);
+  // Inexact and even: step to the odd neighbour on the side of the error. (An infinite sum has a NaN error.)
+  const L inexact = (error > 0.0) | (error < 0.0) ? L{} + 1 : L{};
+  const L away = (error_bits ^ sum_bits) < 0 ? L{} - 1 : L{} + 1;
+  sum_bits += away * (inexact & ~sum_bits & 1);
+  D odd;
+  memcpy(&odd, &sum_bits, sizeof odd);
+  return odd;
+}
+
+BW_INLINE float fma(float a, float b, float c) {
+  return static_cast<float>(add_rounded_to_odd<double, int64_t>(static_cast<double>(a) * b, c));
+}
+BW_INLINE Vf fma(Vf a, Vf b, Vf c) {
+  Vf r;
+  for (int i = 0; i < kLanes; i += 2) {
+    const Vd product = Vd{a[i], a[i + 1]} * Vd{b[i], b[i + 1]};
+    const Vd sum = add_rounded_to_odd<Vd, Vl>(product, Vd{c[i], c[i + 1]});
+    r[i] = static_cast<float>(sum[0]);
+    r[i + 1] = static_cast<float>(sum[1]);
+  }
+  return r;
+}
+
+#endif
+
+BW_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+BW_INLINE Vf sqrt(Vf x) {
+  Vf r;
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_sqrtf(x[i]);
+  return r;
+}
+
+// a > b ? a : b, never a max instruction's idea of NaN and ±0: a NaN in b survives.
+template <class V> BW_INLINE V maximum(V a, V b) { return a > b ? a : b; }
+
+}  // namespace bitwitness::BITWITNESS_ISA
