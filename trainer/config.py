@@ -74,7 +74,7 @@ class Data(Section):
     shards: Count = 1
     windows_per_shard: Count = 1
     reset_documents: bool = False
-    held_out: Ratio = 0.0
+    held_out: Name | None = Field(default=None, description="dataset of the eval; NAME.held-out unless given")
 
     @property
     def windows_per_step(self) -> int:

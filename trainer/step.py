@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from bitwitness.kernels import host
@@ -25,6 +24,7 @@ from bitwitness.ledger.jcs import f32_hex, f64_hex
 
 from . import model as programs
 from .config import RunConfig
+from .data.windows import Rows, WindowStream
 from .layout import Layout
 from .schedule import learning_rate
 from .state import State
@@ -45,20 +45,10 @@ class NoTokens(BitwitnessError):
     """Every target of a step is ignored, so its mean loss is not defined."""
 
 
-@dataclass(frozen=True)
-class Window:
-    """T tokens of the data: int32 arrays of length T. Targets of −1 are ignored; `start` is window-relative."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    positions: np.ndarray
-    start: np.ndarray
-
-
 class Windows(Protocol):
-    """The data as one logical sequence of windows, a pure function of their absolute number."""
+    """The data as one logical sequence of windows, a pure function of their absolute number (WindowStream)."""
 
-    def window(self, number: int) -> Window: ...
+    def samples(self, first: int, count: int) -> Rows: ...
 
 
 @dataclass(frozen=True)
@@ -106,11 +96,9 @@ class Workspace:
         norm = programs.norm_program(layout)
         self._norm = self._executor(norm)
         self._update = self._executor(programs.update_program(config, layout))
-        self._loss: dict[int, Executor] = {}
+        self._loss: Executor | None = None
 
         rows = per_shard * config.data.window
-        self._rows = {name: torch.zeros(rows, dtype=torch.int32)
-                      for name in ("ids", "targets", "positions", "start")}
         self._losses = torch.zeros(rows, dtype=torch.float32)
         self._nll = torch.zeros(rows, dtype=torch.float32)
         self._squares = torch.zeros(norm.buffers["squares"].shape, dtype=torch.float32)
@@ -133,22 +121,25 @@ class Workspace:
 
     # -- the parts of a step, each of which an audit can ask for alone ------------------------------------------
 
-    def shard_gradient(self, params: torch.Tensor, windows: Sequence[Window]) -> tuple[torch.Tensor, float, int]:
-        """Return (gradient [n] of the SUM of token losses, that sum in binary64, valid tokens) of one shard."""
-        grads = self.gradient()
+    def shard_gradient(self, params: torch.Tensor, windows: Windows, first: int) -> tuple[torch.Tensor, float, int]:
+        """Compute the shard whose first sample is `first`.
+
+        Returns its gradient [n] of the SUM of token losses, that sum in binary64, and its valid tokens.
+        """
+        grads, tokens = self.gradient(), 0
         self._embed_grad.zero_()
-        self._fill(windows)
-        at = 0
-        while at < len(windows):
-            count = min(self.windows_at_once, len(windows) - at)
-            bound = {"params": params, "grads": grads, **self._bind(at, count)}
+        per_shard = self.config.data.windows_per_shard
+        for at in range(0, per_shard, self.windows_at_once):
+            count = min(self.windows_at_once, per_shard - at)
+            rows = windows.samples(first + at, count)
+            bound = {"params": params, "grads": grads, **self._bind(rows, at)}
             if self.config.model.tied:
                 bound["embed_grad"] = self._embed_grad
             self._shard[count].run(bound)
-            at += count
+            tokens += rows.valid
         if self._finish is not None:
             self._finish.run({"grads": grads, "embed_grad": self._embed_grad})
-        return grads, sum_f64(self._losses), int((self._rows["targets"] >= 0).sum())
+        return grads, sum_f64(self._losses), tokens
 
     def fold(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """left + right, in the buffer of left; right goes back to the pool."""
@@ -173,40 +164,32 @@ class Workspace:
         bound = {"params": state.params, "m": state.m, "v": state.v, "grads": gradient}
         self._update.run({**bound, "scalars": self._scalars})
 
-    def losses(self, params: torch.Tensor, windows: Sequence[Window]) -> tuple[float, int]:
-        """Return (sum of negative log-likelihoods in binary64, valid tokens) without a gradient."""
+    def losses(self, params: torch.Tensor, stream: WindowStream, windows: Sequence[int]) -> tuple[float, int]:
+        """Return (sum of negative log-likelihoods in binary64, valid tokens), one window at a time, no gradient."""
+        if self._loss is None:
+            self._loss = self._executor(programs.loss_program(self.config, self.layout, 1))
+        length = self.config.data.window
         total, tokens = 0.0, 0
-        size = self.config.data.windows_per_shard
-        for begin in range(0, len(windows), size):
-            chunk = windows[begin : begin + size]
-            self._fill(chunk)
-            if len(chunk) not in self._loss:
-                self._loss[len(chunk)] = self._executor(programs.loss_program(self.config, self.layout, len(chunk)))
-            self._loss[len(chunk)].run({"params": params, **self._bind(0, len(chunk))})
-            rows = len(chunk) * self.config.data.window
-            for window in range(len(chunk)):
-                at = window * self.config.data.window
-                total = total + sum_f64(self._nll[at : at + self.config.data.window])
-            tokens += int((self._rows["targets"][:rows] >= 0).sum())
+        for window in windows:
+            rows = stream.rows([window])
+            self._loss.run({"params": params, **self._bind(rows, 0)})
+            total, tokens = total + sum_f64(self._nll[:length]), tokens + rows.valid
         return total, tokens
 
-    def _fill(self, windows: Sequence[Window]) -> None:
-        length = self.config.data.window
-        for number, window in enumerate(windows):
-            rows = slice(number * length, (number + 1) * length)
-            self._rows["ids"][rows] = torch.from_numpy(window.inputs)
-            self._rows["targets"][rows] = torch.from_numpy(window.targets)
-            self._rows["positions"][rows] = torch.from_numpy(window.positions)
-            self._rows["start"][rows] = torch.from_numpy(window.start)
-
-    def _bind(self, first: int, count: int) -> dict[str, torch.Tensor]:
-        length = self.config.data.window
-        rows = slice(first * length, (first + count) * length)
-        bound = {name: tensor[rows] for name, tensor in self._rows.items()}
-        # `start` counts rows of the call, so that windows in one call stay apart.
-        offsets = torch.arange(count, dtype=torch.int32).repeat_interleave(length) * length
-        bound["start"] = bound["start"] + offsets
-        return {**bound, "cos": self.cos, "sin": self.sin, "loss": self._losses[rows], "nll": self._nll[rows]}
+    def _bind(self, rows: Rows, at: int) -> dict[str, object]:
+        """Bind the rows of windows `at`, at + 1, … of a shard, and their part of its loss buffers."""
+        begin = at * self.config.data.window
+        part = slice(begin, begin + len(rows.inputs))
+        return {
+            "ids": rows.inputs,
+            "targets": rows.targets,
+            "positions": rows.pos,
+            "start": rows.start,
+            "cos": self.cos,
+            "sin": self.sin,
+            "loss": self._losses[part],
+            "nll": self._nll[part],
+        }
 
 
 def step(state: State, windows: Windows, workspace: Workspace, tap: Tap | None = None) -> StepRecord:
@@ -246,8 +229,7 @@ def folded_gradient(
     total, tokens = 0.0, 0
     for shard in range(data.shards):
         first = cursor + shard * data.windows_per_shard
-        batch = [windows.window(first + offset) for offset in range(data.windows_per_shard)]
-        gradient, loss, count = workspace.shard_gradient(state.params, batch)
+        gradient, loss, count = workspace.shard_gradient(state.params, windows, first)
         if tap is not None:
             tap(f"shard/{shard}/gradient", gradient)
             tap(f"shard/{shard}/loss", workspace.token_losses)

@@ -1,0 +1,128 @@
+"""Computing again what the ledger says was computed, and comparing bits.
+
+A replay starts from a stored state, or from the seed, but only after that state's commitments equal the
+ledger's. Then it is `step` and nothing else; whatever differs in `computed` is a mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger.errors import FoundWrong
+
+from . import records
+from .data import WindowStream
+from .history import RunHistory
+from .state import State, StateMismatch, StateUnavailable, initial_state, load_state, state_folder
+from .step import StepRecord, Tap, Workspace, step
+
+
+class ReplayMismatch(FoundWrong):
+    """A replayed step differs from the ledger. `differences` maps each field to (ledger's, replayed)."""
+
+    def __init__(self, step: int, differences: dict[str, tuple[Any, Any]]) -> None:
+        shown = "; ".join(f"{key}: ledger {_brief(a)}, replay {_brief(b)}" for key, (a, b) in differences.items())
+        super().__init__(f"step {step} replays to other bits: {shown}")
+        self.step, self.differences = step, differences
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One step that was computed again. `differences` is empty when every bit agrees."""
+
+    step: int
+    record: StepRecord
+    differences: dict[str, tuple[Any, Any]]
+
+
+def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, step: int) -> State:
+    """Load the state after `step` updates and check it against the ledger; state 0 is drawn from the seed.
+
+    Raises StateUnavailable or StateMismatch.
+    """
+    expected = history.state(step)
+    if step == 0:
+        state = initial_state(workspace.config, workspace.layout)
+        where = "the initial state"
+    else:
+        folder = state_folder(run_folder, step)
+        if not folder.is_dir():
+            raise StateUnavailable(f"{folder}: the stored state of step {step} is missing")
+        state = load_state(folder, workspace.layout, expected.control)
+        where = str(folder)
+    found = state.commit()
+    for part, ours, ledgers in (
+        ("weights", found.weights, expected.weights),
+        ("optimizer", found.optimizer, expected.optimizer),
+    ):
+        if ledgers is not None and ours != ledgers:
+            assert ours is not None
+            raise StateMismatch(f"{where}: {part} root {ours.root} is not the ledger's {ledgers.root}")
+    return state
+
+
+def replay(
+    history: RunHistory,
+    state: State,
+    workspace: Workspace,
+    stream: WindowStream,
+    last: int,
+    tap: Callable[[int], Tap | None] = lambda number: None,
+) -> Iterator[Replayed]:
+    """Compute the steps after `state` up to `last` again, checking the data that each reads, and compare each.
+
+    After a mismatch the iteration ends: the states that follow descend from another one.
+    """
+    per_step = workspace.config.data.windows_per_step
+    while state.control.step < last:
+        cursor = state.control.cursor
+        stream.check([stream.number(sample) for sample in range(cursor, cursor + per_step)])
+        number = state.control.step + 1
+        record = step(state, stream, workspace, tap(number))
+        expected = history.computed(number)
+        commitment = state.commit(optimizer="optimizer" in expected)
+        differences = compare(expected, records.computed_step(record, commitment))
+        yield Replayed(number, record, differences)
+        if differences:
+            return
+
+
+def compare(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two `computed` objects differ."""
+    return {
+        key: (expected.get(key), found.get(key))
+        for key in sorted(expected.keys() | found.keys())
+        if expected.get(key) != found.get(key)
+    }
+
+
+def resume_state(
+    history: RunHistory,
+    run_folder: Path,
+    workspace: Workspace,
+    stream: WindowStream,
+    report: Callable[[StepRecord], None],
+) -> tuple[State, int]:
+    """Return the state after the ledger's last step, and the step of the stored state that it came from.
+
+    The newest stored state that is still on disk is used. Raises ReplayMismatch.
+    """
+    last = history.last_step
+    stored = [number for number in history.states if number <= last and state_folder(run_folder, number).is_dir()]
+    origin = max(stored, default=0)
+    state = stored_state(history, run_folder, workspace, origin)
+    for replayed in replay(history, state, workspace, stream, last):
+        if replayed.differences:
+            raise ReplayMismatch(replayed.step, replayed.differences)
+        report(replayed.record)
+    return state, origin
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict) and "root" in value:
+        value = value["root"]
+    text = str(value)
+    return text if len(text) <= 20 else text[:16] + "…"

@@ -1,0 +1,359 @@
+"""The run loop: one signed entry per step, from the genesis to the end, and from a kill to the same bits.
+
+`train` begins a run or, with `resume`, continues one. On resume the last stored state is loaded, checked against
+the ledger, and every step that the ledger already holds is computed again and must meet it; only then does the
+chain go on. Nothing is ever recorded twice, so nothing forks.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.jcs import f64_hex
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.store import Ledger
+
+from . import records
+from .config import RunConfig
+from .data import Dataset, WindowStream
+from .data.split import held_out_name
+from .history import RunHistory, open_run
+from .replay import resume_state
+from .state import State, StateCommitment, initial_state, save_state, state_folder
+from .step import NotFinite, StepRecord, Workspace, step
+
+
+class RunNameTaken(BitwitnessError):
+    """The ledger has a run of this name."""
+
+
+class RunFinished(BitwitnessError):
+    """The run has its last step."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a caller may show after each step. `seconds` and `tokens` are those of the step alone."""
+
+    step: int
+    steps: int
+    loss: float
+    norm: float
+    learning_rate: float
+    tokens: int
+    seconds: float
+    held_out: float | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a call of `train` ended: `outcome` is "completed" or "interrupted"."""
+
+    name: str
+    run: str
+    step: int
+    state: str
+    weights: str
+    loss: float | None
+    held_out: float | None
+    outcome: str
+
+
+@dataclass
+class _Session:
+    """One process working on one run."""
+
+    project: Project
+    ledger: Ledger
+    config: RunConfig
+    workspace: Workspace
+    stream: WindowStream
+    held_out: Dataset | None
+    trainer: Signer
+    log: Signer
+    report: Callable[[Progress], None]
+    host: str = field(default_factory=records.new_host_id)
+    last_held_out: float | None = None
+    last_loss: float | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.project.runs_dir / self.config.run.name
+
+    def observed(self) -> dict[str, Any]:
+        return records.observed(self.host, self.workspace.threads)
+
+
+def train(
+    project: Project,
+    config: RunConfig,
+    *,
+    threads: int,
+    resume: bool = False,
+    windows_at_once: int = 0,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> RunResult:
+    """Run `config` to its last step, or until SIGINT or SIGTERM, and leave a signed chain in the project's ledger.
+
+    Raises RunNameTaken, RunFinished, NotFinite (after a signed `halt`), ReplayMismatch when a resumed run does
+    not meet its own ledger, and the errors of data, ledger and keys.
+    """
+    trainer, log = project.signer("trainer"), project.signer("log")
+    with project.open_ledger(writable=True) as ledger:
+        existing = open_run(ledger, config.run.name, missing_ok=True)
+        if existing is not None and not resume:
+            raise RunNameTaken(
+                f"run {config.run.name} is in the ledger already; `ledger train --resume` continues it, "
+                "`--name` or run.name in the file gives the new one its own name"
+            )
+        if existing is None and resume:
+            raise BitwitnessError(f"run {config.run.name} is not in the ledger; leave out --resume to begin it")
+        if existing is not None and existing.config != config:
+            raise BitwitnessError(
+                f"the configuration differs from the one that run {config.run.name} began with: "
+                f"{_difference(existing.config, config)}"
+            )
+        data = Dataset.open(project.data_dir, config.data.train)
+        _check_vocabulary(data, config)
+        stream = WindowStream(data, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
+        held_out = _held_out(project, config)
+        workspace = Workspace(config, threads, windows_at_once)
+        session = _Session(project, ledger, config, workspace, stream, held_out, trainer, log, report)
+        with _stop_signals() as stop:
+            if existing is None:
+                state = initial_state(config, workspace.layout)
+                writer = _begin(session, state)
+            else:
+                state, writer = _resume(session, existing)
+            return _loop(session, state, writer, stop)
+
+
+def _begin(session: _Session, state: State) -> RunWriter:
+    config = session.config
+    commitment = state.commit()
+    uses = [records.dataset_use(session.stream.dataset, "train")]
+    if session.held_out is not None:
+        uses.append(records.dataset_use(session.held_out, "held-out"))
+    rope = records.rope_digest(session.workspace.cos, session.workspace.sin)
+    predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope)
+    predicate["observed"] = session.observed()
+    subject = [records.tree_subject("weights", commitment.weights)]
+    writer = RunWriter.begin(session.ledger, session.trainer, predicate, subject)
+    if config.run.eval_every:
+        _evaluate(session, state, commitment, writer)
+    return writer
+
+
+def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
+    if existing.ended:
+        raise RunFinished(f"run {session.config.run.name} has its last step {existing.last_step}; nothing to resume")
+
+    def report(record: StepRecord) -> None:
+        _report(session, record, 0.0, replayed=True)
+
+    state, stored = resume_state(existing, session.folder, session.workspace, session.stream, report)
+    writer = RunWriter.open(session.ledger, session.trainer, existing.run)
+    commitment = state.commit()
+    writer.append(
+        "resume",
+        {
+            "from": stored,
+            "observed": session.observed(),
+            "state": commitment.digest,
+            "step": state.control.step,
+        },
+        [records.tree_subject("weights", commitment.weights)],
+    )
+    return state, writer
+
+
+def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> RunResult:
+    config = session.config.run
+    commitment: StateCommitment | None = None
+    while state.control.step < config.steps and not stop.asked:
+        began = time.perf_counter()
+        try:
+            record = step(state, session.stream, session.workspace)
+        except NotFinite as error:
+            _halt(session, state, writer, "not-finite", loss=error.loss, norm=error.norm)
+            raise
+        number = state.control.step
+        last = number == config.steps
+        stores = number % config.state_every == 0 or last
+        commitment = state.commit(optimizer=stores or number % config.commit_optimizer_every == 0)
+        seconds = time.perf_counter() - began
+        writer.append(
+            "step",
+            {
+                "computed": records.computed_step(record, commitment),
+                "observed": {"seconds_us": round(seconds * 1e6), "time": records.now()},
+            },
+            [records.tree_subject("weights", commitment.weights)],
+        )
+        if stores:
+            _store(session, state, commitment, writer)
+        if config.eval_every and (number % config.eval_every == 0 or last):
+            _evaluate(session, state, commitment, writer)
+        if number % config.checkpoint_every == 0 and not last:
+            session.ledger.sign_checkpoint(session.log)
+        _report(session, record, time.perf_counter() - began)
+    if state.control.step == config.steps:
+        commitment = commitment or state.commit()
+        if not writer.ended:
+            writer.append(
+                "end",
+                {"step": state.control.step, **records.state_fields(commitment), "observed": session.observed()},
+                [records.tree_subject("weights", commitment.weights)],
+            )
+        outcome = "completed"
+    else:
+        commitment = state.commit()
+        if state.control.step % config.state_every:
+            _store(session, state, commitment, writer)
+        _halt(session, state, writer, "interrupted")
+        outcome = "interrupted"
+    session.ledger.sign_checkpoint(session.log)
+    return RunResult(
+        name=config.name,
+        run=writer.run,
+        step=state.control.step,
+        state=commitment.digest,
+        weights=commitment.weights.root,
+        loss=session.last_loss,
+        held_out=session.last_held_out,
+        outcome=outcome,
+    )
+
+
+def _store(session: _Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
+    """The files are durable before the entry that names them."""
+    size = save_state(state, state_folder(session.folder, state.control.step))
+    assert commitment.optimizer is not None
+    writer.append(
+        "state",
+        {"bytes": size, "step": state.control.step, **records.state_fields(commitment)},
+        [
+            records.tree_subject("weights", commitment.weights),
+            records.tree_subject("optimizer", commitment.optimizer),
+        ],
+    )
+
+
+def _evaluate(session: _Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
+    if session.held_out is None:
+        return
+    config = session.config
+    stream = WindowStream(session.held_out, config.data.window, config.run.seed)
+    windows = min(config.run.eval_windows, stream.count)
+    total, tokens = session.workspace.losses(state.params, stream, range(windows))
+    session.last_held_out = total / float(tokens)
+    writer.append(
+        "eval",
+        {
+            "computed": records.evaluation(total, tokens, windows),
+            "dataset": records.dataset_use(session.held_out, "held-out"),
+            "observed": session.observed(),
+            "state": commitment.digest,
+            "step": state.control.step,
+        },
+        [records.tree_subject("weights", commitment.weights)],
+    )
+
+
+def _halt(
+    session: _Session, state: State, writer: RunWriter, reason: str, *, loss: float | None = None, norm: float | None = None
+) -> None:
+    commitment = state.commit()
+    predicate: dict[str, Any] = {
+        "observed": session.observed(),
+        "reason": reason,
+        "state": commitment.digest,
+        "step": state.control.step,
+    }
+    if loss is not None and norm is not None:
+        predicate |= {"loss": f64_hex(loss), "norm": f64_hex(norm)}
+    writer.append("halt", predicate, [records.tree_subject("weights", commitment.weights)])
+
+
+def _report(session: _Session, record: StepRecord, seconds: float, *, replayed: bool = False) -> None:
+    session.last_loss = record.loss
+    session.report(
+        Progress(
+            step=record.step,
+            steps=session.config.run.steps,
+            loss=record.loss,
+            norm=record.norm,
+            learning_rate=record.scalars["learning_rate"],
+            tokens=record.tokens,
+            seconds=seconds,
+            held_out=session.last_held_out,
+            replayed=replayed,
+        )
+    )
+
+
+def _held_out(project: Project, config: RunConfig) -> Dataset | None:
+    """The dataset of the evals: the one named, else what the build of the training set held out, if anything."""
+    if not config.run.eval_every:
+        return None
+    name = config.data.held_out or held_out_name(config.data.train)
+    dataset = Dataset.open(project.data_dir, name)
+    WindowStream(dataset, config.data.window, config.run.seed)
+    return dataset
+
+
+def _check_vocabulary(dataset: Dataset, config: RunConfig) -> None:
+    needed = dataset.tokenizer.vocabulary
+    if needed > config.model.vocabulary:
+        raise BitwitnessError(
+            f"dataset {dataset.name} has token ids up to {needed - 1}; model.vocabulary = {config.model.vocabulary} "
+            f"is too small: set it to {needed} or more"
+        )
+
+
+def _difference(old: RunConfig, new: RunConfig) -> str:
+    a, b = old.model_dump(), new.model_dump()
+    return "; ".join(
+        f"{section}.{key} was {a[section][key]!r}, is {b[section][key]!r}"
+        for section in a
+        for key in a[section]
+        if a[section][key] != b[section][key]
+    )
+
+
+class _Stop:
+    """Set by the first SIGINT or SIGTERM: the step in hand is finished, signed and stored."""
+
+    asked = False
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    stop = _Stop()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    try:
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs the thread decides when it stops
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
