@@ -1,0 +1,199 @@
+"""A small declarative schema for signed JSON: types with one check and one line of documentation each.
+
+Only what entries.py needs. A check is called with a value and the path to it; it raises EntryError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from .errors import EntryError
+from .jcs import MAX_INTEGER
+from .merkle import EMPTY_ROOT
+
+_EMPTY = EMPTY_ROOT.hex()
+
+
+def fail(path: str, reason: str) -> NoReturn:
+    raise EntryError(reason, path)
+
+
+@dataclass(frozen=True)
+class Type:
+    """A named check. `text` is what the documentation says, `parts` are the fields below it."""
+
+    text: str
+    check: Callable[[Any, str], None]
+    parts: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of an object. With `when` = (field, value) it is required exactly then and forbidden
+    otherwise.
+    """
+
+    name: str
+    type: Type
+    optional: bool = False
+    when: tuple[str, str] | None = None
+    note: str = ""
+
+
+def _pattern(text: str, expression: str) -> Type:
+    compiled = re.compile(expression)
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not str or not compiled.fullmatch(value):
+            fail(path, f"{_show(value)} is not {text}")
+
+    return Type(text, check)
+
+
+def integer(low: int = 0, high: int = MAX_INTEGER) -> Type:
+    """An integer from `low` to `high`, at most 2^53-1."""
+    text = "integer" if low == 0 else f"integer ≥ {low}"
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not int or not low <= value <= high:
+            fail(path, f"{_show(value)} is not an integer from {low} to {high}")
+
+    return Type(text, check)
+
+
+def enum(*values: str) -> Type:
+    allowed = frozenset(values)
+    text = " or ".join(f'"{value}"' for value in values)
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not str or value not in allowed:
+            fail(path, f"{_show(value)} is not {text}")
+
+    return Type(text, check)
+
+
+HASH = _pattern("64 hex digits", "[0-9a-f]{64}")
+U64 = _pattern("u64, 16 hex digits", "[0-9a-f]{16}")
+HOST = _pattern("random, 16 hex digits", "[0-9a-f]{16}")
+F32 = _pattern(
+    "f32 bits, 8 hex digits",
+    "(?!7f[89a-f][0-9a-f]{5}|ff[89a-f][0-9a-f]{5})[0-9a-f]{8}|7f800000|ff800000|7fc00000",
+)
+F64 = _pattern(
+    "f64 bits, 16 hex digits",
+    "(?!7ff[0-9a-f]{13}|fff[0-9a-f]{13})[0-9a-f]{16}|7ff0{13}|fff0{13}|7ff80{12}",
+)
+NAME = _pattern("name: [A-Za-z0-9][A-Za-z0-9._-]{0,99}", "[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LABEL = _pattern("text: 1 to 200 printable ASCII characters", "[ -~]{1,200}")
+ORIGIN = _pattern("log origin: 1 to 200 printable ASCII characters, no space or +", "[!-*,-~]{1,200}")
+CODE = _pattern("code: [a-z][a-z0-9-]{0,63}", "[a-z][a-z0-9-]{0,63}")
+FILE = _pattern(
+    "file name: segments of [A-Za-z0-9_-][A-Za-z0-9._-]* joined by /, at most 200",
+    r"(?=.{1,200}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*",
+)
+COUNT = integer()
+POSITIVE = integer(1)
+
+
+def _check_time(value: Any, path: str) -> None:
+    if type(value) is str and _TIME.fullmatch(value):
+        try:
+            datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")
+        except ValueError:
+            pass
+        else:
+            return
+    fail(path, f"{_show(value)} is not a time like 2026-01-02T03:04:05Z")
+
+
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+TIME = Type("UTC time, 2026-01-02T03:04:05Z", _check_time)
+
+
+def commitment(kind: str) -> Type:
+    """{"type", "size", "root"} of one type."""
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not dict or value.keys() != {"type", "size", "root"}:
+            fail(path, 'not {"type","size","root"}')
+        if value["type"] != kind:
+            fail(path, f"the commitment's type is {_show(value['type'])}, not {kind}")
+        COUNT.check(value["size"], f"{path}.size")
+        HASH.check(value["root"], f"{path}.root")
+        if value["size"] == 0 and value["root"] != _EMPTY:
+            fail(path, "the root of an empty tree is SHA-256 of nothing")
+
+    return Type(f"commitment `{kind}`", check)
+
+
+def record(*fields: Field) -> Type:
+    """An object with exactly these fields."""
+    names = frozenset(field.name for field in fields)
+    always = frozenset(field.name for field in fields if not field.optional and field.when is None)
+    conditional = tuple(field for field in fields if field.when is not None)
+    checks: Mapping[str, Callable[[Any, str], None]] = {field.name: field.type.check for field in fields}
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not dict:
+            fail(path, "not an object")
+        keys = value.keys()
+        if not always <= keys:
+            fail(path, f"the field {min(always - keys)!r} is missing")
+        if not keys <= names:
+            fail(path, f"unknown field {min(keys - names)!r}")
+        for name, item in value.items():
+            checks[name](item, f"{path}.{name}")
+        for field in conditional:
+            key, wanted = field.when  # type: ignore[misc]
+            if value.get(key) == wanted:
+                if field.name not in keys:
+                    fail(path, f"the field {field.name!r} is missing, which {key} {wanted!r} needs")
+            elif field.name in keys:
+                fail(path, f"the field {field.name!r} belongs to {key} {wanted!r} only")
+
+    return Type("object", check, fields)
+
+
+def items(item: Type, *, low: int = 0, high: int = 512) -> Type:
+    """A list of `low` to `high` items."""
+    text = f"list of {low} to {high}: {item.text}"
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not list or not low <= len(value) <= high:
+            fail(path, f"not a list of {low} to {high} items")
+        for number, element in enumerate(value):
+            item.check(element, f"{path}[{number}]")
+
+    return Type(text, check, item.parts)
+
+
+def mapping(item: Type, *, low: int = 0, high: int = 32) -> Type:
+    """An object from names (CODE-like, [a-z0-9_.-]) to values of one type."""
+    key = re.compile("[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+    def check(value: Any, path: str) -> None:
+        if type(value) is not dict or not low <= len(value) <= high:
+            fail(path, f"not an object of {low} to {high} fields")
+        for name, element in value.items():
+            if not key.fullmatch(name):
+                fail(path, f"the field name {name!r} is not [A-Za-z][A-Za-z0-9._-]{{0,63}}")
+            item.check(element, f"{path}.{name}")
+
+    return Type(f"object of {low} to {high} fields, each {item.text}", check)
+
+
+def _check_free(value: Any, path: str) -> None:
+    if type(value) is not dict:
+        fail(path, "not an object")
+
+
+FREE = Type("object of the writer's choosing (floats as f64 hex)", _check_free)
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
