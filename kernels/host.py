@@ -10,10 +10,9 @@ docs/arithmetic.md, "Host scalars".
 """
 
 import array
-import functools
 import math
 import struct
-import sys
+from collections.abc import Sequence
 
 from bitwitness.kernels.errors import KernelError
 
@@ -242,28 +241,31 @@ def power(x: float, n: int) -> float:
     return result
 
 
-@functools.lru_cache(maxsize=8)
-def rope_tables(positions: int, head_width: int, theta: float) -> tuple[bytes, bytes]:
-    """Rotary tables (cos, sin): binary32, little-endian, row-major [positions, head_width / 2].
+def rope_tables(
+    positions: Sequence[int], head_width: int, theta: float
+) -> tuple["memoryview[float]", "memoryview[float]"]:
+    """Rotary tables (cos, sin): binary32, row-major [len(positions), head_width / 2], fresh and writable.
 
     Frequency i is exp(-(2i / head_width) * log(theta)), the angle position * frequency, both in binary64, and
-    the cosine and sine are rounded once. Raises KernelError for a bad size or base.
+    the cosine and sine are rounded once. A table is a buffer: `torch.frombuffer`, `numpy.asarray` and `bytes`
+    take it. Raises KernelError for a bad size or base.
     """
-    if positions < 1 or head_width < 2 or head_width % 2:
-        raise KernelError(
-            f"rotary tables need positions and an even head width, not {positions} and {head_width}"
-        )
+    if len(positions) < 1 or head_width < 2 or head_width % 2:
+        raise KernelError(f"rotary tables need positions and an even head width, not {head_width}")
     if not 0.0 < theta < INFINITY:
         raise KernelError(f"rotary base must be positive and finite, not {theta!r}")
     base = log(theta)
-    frequencies = [exp(-(float(2 * i) / float(head_width) * base)) for i in range(head_width // 2)]
+    half = head_width // 2
+    frequencies = [exp(-(float(2 * i) / float(head_width) * base)) for i in range(half)]
     cosines, sines = array.array("I"), array.array("I")
-    for position in range(positions):
+    for position in positions:
         for frequency in frequencies:
             s, c = sin_cos(float(position) * frequency)
             cosines.append(bits_f32(c))
             sines.append(bits_f32(s))
-    if sys.byteorder == "big":
-        cosines.byteswap()
-        sines.byteswap()
-    return cosines.tobytes(), sines.tobytes()
+    return _as_floats(cosines, len(positions), half), _as_floats(sines, len(positions), half)
+
+
+def _as_floats(bits: "array.array[int]", rows: int, columns: int) -> "memoryview[float]":
+    """The same memory, read as binary32 [rows, columns]."""
+    return memoryview(bits).cast("B").cast("f", shape=[rows, columns])

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 
 import mpmath
+import numpy
 import pytest
 from bitwitness.kernels import host
 from bitwitness.kernels.errors import KernelError
@@ -122,15 +123,16 @@ def test_rounding_at_ties(tie: float) -> None:
 
 
 def test_rope_tables_are_rounded_once() -> None:
-    positions, width, theta = 37, 12, 10000.0
+    positions, width, theta = range(3, 40), 12, 10000.0
     cosines, sines = host.rope_tables(positions, width, theta)
-    assert len(cosines) == len(sines) == positions * width // 2 * 4
-    for position in range(positions):
+    assert cosines.shape == sines.shape == (37, 6) and cosines.format == "f"
+    for row, position in enumerate(positions):
         for i in range(width // 2):
             angle = float(position) * host.exp(-(2.0 * i / width * host.log(theta)))
-            at = (position * (width // 2) + i) * 4
-            assert int.from_bytes(cosines[at : at + 4], "little") == host.bits_f32(host.cos(angle))
-            assert int.from_bytes(sines[at : at + 4], "little") == host.bits_f32(host.sin(angle))
+            assert cosines[row, i] == host.round_f32(host.cos(angle))
+            assert sines[row, i] == host.round_f32(host.sin(angle))
             assert abs(host.cos(angle) - math.cos(position * theta ** (-2 * i / width))) < 1e-12
-    with pytest.raises(KernelError):
-        host.rope_tables(4, 7, theta)
+    assert numpy.asarray(cosines).tobytes() == bytes(cosines)
+    for bad in [(range(0), 8, theta), (positions, 7, theta), (positions, 8, 0.0)]:
+        with pytest.raises(KernelError):
+            host.rope_tables(*bad)
