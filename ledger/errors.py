@@ -48,6 +48,12 @@ class NoteError(FormatError):
     """A signed note, verifier key, checkpoint or proof file that does not follow its C2SP specification."""
 
 
+class NoKnownSigner(NoteError):
+    """A well-formed note that no trusted key has signed: nothing about it can be checked."""
+
+    exit_code: int = 2
+
+
 class CommitmentError(FormatError):
     """A commitment, tensor table or tree that is malformed."""
 
