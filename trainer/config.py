@@ -12,10 +12,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .presets import PRESETS
 
@@ -205,8 +204,7 @@ def _from_ledger(value: Any, kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
         fields = kind.model_fields
         return {
-            key: _from_ledger(item, fields[key].annotation) if key in fields else item
-            for key, item in value.items()
+            key: _from_ledger(item, fields[key].annotation) if key in fields else item for key, item in value.items()
         }
     if isinstance(value, dict):
         return {key: _from_ledger(item, float) for key, item in value.items()}

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-
 from bitwitness.ledger.commitments import TensorView
 
 from .config import Model
@@ -71,8 +70,7 @@ class Layout:
     def views(self, flat: torch.Tensor, prefix: str = "") -> Mapping[str, TensorView]:
         """Return what a tensor commitment reads: dtype, shape and bytes of every tensor of `flat`."""
         return {
-            prefix + name: ("F32", tuple(tensor.shape), tensor.numpy())
-            for name, tensor in self.tensors(flat).items()
+            prefix + name: ("F32", tuple(tensor.shape), tensor.numpy()) for name, tensor in self.tensors(flat).items()
         }
 
 

@@ -46,8 +46,8 @@ class _Saved:
 class _Decoder:
     """Emits the operators of the decoder into one ProgramBuilder."""
 
-    def __init__(self, config: RunConfig, layout: Layout, windows: int) -> None:
-        self.config, self.model, self.layout = config, config.model, layout
+    def __init__(self, config: RunConfig, layout: Layout, windows: int, taps: bool = False) -> None:
+        self.config, self.model, self.layout, self.taps = config, config.model, layout, taps
         self.rows = windows * config.data.window
         self.window = config.data.window
         self.b = ProgramBuilder()
@@ -70,6 +70,11 @@ class _Decoder:
 
     def temp(self, name: str, *shape: int) -> Buffer:
         return self.b.buffer(name, shape, kind="temp")
+
+    def boundary(self, name: str) -> Buffer:
+        """A block boundary [R, D]: kept for the caller where an audit taps it, else scratch. Same operators."""
+        kind = "output" if self.taps else "temp"
+        return self.b.buffer(name, (self.rows, self.model.width), kind=kind)
 
     def weight(self, slot: Slot) -> Buffer:
         return self.b.view(self.params, slot.offset, slot.shape)
@@ -95,21 +100,30 @@ class _Decoder:
         """Emit the forward pass up to the logits; return (layers, h, y, r of the last norm, logits)."""
         m, b, R = self.model, self.b, self.rows
         D, F, d, heads = m.width, m.hidden, m.head_width, m.heads + m.kv_heads
-        x = self.temp("embedded", R, D)
+        x = self.boundary(block_input(0))
         b.call("embed", self.ids, self.gain(EMBED), x)
         z: Buffer | None = None
         saved = []
         for layer in range(m.layers):
             at, prefix, w = f"layer{layer}.", f"model.layers.{layer}.", self.matrices(layer)
-            x, y1, r1 = self.norm(at + "1", x, z, prefix + "input_layernorm.weight")
+            if z is not None:
+                before, x = x, self.boundary(block_input(layer))
+                y1, r1 = self.norm(at + "1", x, (before, z), prefix + "input_layernorm.weight")
+            else:
+                y1, r1 = self.norm(at + "1", x, None, prefix + "input_layernorm.weight")
             qkv = self.temp(at + "qkv", R, (m.heads + 2 * m.kv_heads) * d)
             b.call("matmul_nt", y1, self.weight(w["qkv"]), qkv, accumulate=0)
             b.call("rope", qkv, self.positions, self.cos, self.sin, heads=heads, head_width=d, sign=1)
-            o, mx, total = self.temp(at + "o", R, m.heads * d), self.temp(at + "m", R, m.heads), self.temp(at + "l", R, m.heads)
+            o, mx, total = (
+                self.temp(at + "o", R, m.heads * d),
+                self.temp(at + "m", R, m.heads),
+                self.temp(at + "l", R, m.heads),
+            )
             b.call("attention", qkv, self.start, o, mx, total, **self.attention)
             z1 = self.temp(at + "z1", R, D)
             b.call("matmul_nt", o, self.weight(w["o"]), z1, accumulate=0)
-            h, y2, r2 = self.norm(at + "2", x, z1, prefix + "post_attention_layernorm.weight")
+            h = self.temp(at + "h", R, D)
+            y2, r2 = self.norm(at + "2", h, (x, z1), prefix + "post_attention_layernorm.weight")
             ab, s = self.temp(at + "ab", R, 2 * F), self.temp(at + "s", R, F)
             b.call("matmul_nt", y2, self.weight(w["gate_up"]), ab, accumulate=0)
             b.call("swiglu", ab, s)
@@ -117,21 +131,22 @@ class _Decoder:
             b.call("matmul_nt", s, self.weight(w["down"]), z, accumulate=0)
             saved.append(_Saved(x, y1, r1, qkv, o, mx, total, h, y2, r2, ab, s))
             x = h
-        h, y, r = self.norm("final", x, z, FINAL_NORM)
+        assert z is not None
+        h = self.boundary(block_input(m.layers))
+        y, r = self.norm("final", h, (x, z), FINAL_NORM)
         logits = self.temp("logits", R, m.vocabulary)
         b.call("matmul_nt", y, self.weight(self.head), logits, accumulate=0)
         return saved, h, y, r, logits
 
-    def norm(self, name: str, x: Buffer, z: Buffer | None, gain: str) -> tuple[Buffer, Buffer, Buffer]:
-        """Emit h = x + z (where there is a z) and its RMSNorm; return (h, y, 1/rms)."""
-        R, D = self.rows, self.model.width
-        y, r = self.temp(name + ".y", R, D), self.temp(name + ".r", R)
-        if z is None:
-            self.b.call("rmsnorm", x, self.gain(gain), y, r, epsilon=self.model.norm_epsilon)
-            return x, y, r
-        h = self.temp(name + ".h", R, D)
-        self.b.call("add_rmsnorm", x, z, self.gain(gain), h, y, r, epsilon=self.model.norm_epsilon)
-        return h, y, r
+    def norm(self, name: str, h: Buffer, addends: tuple[Buffer, Buffer] | None, gain: str) -> tuple[Buffer, Buffer]:
+        """Emit the RMSNorm of h, which is first the sum of `addends` where given; return (y, 1/rms)."""
+        y, r = self.temp(name + ".y", self.rows, self.model.width), self.temp(name + ".r", self.rows)
+        epsilon = self.model.norm_epsilon
+        if addends is None:
+            self.b.call("rmsnorm", h, self.gain(gain), y, r, epsilon=epsilon)
+        else:
+            self.b.call("add_rmsnorm", *addends, self.gain(gain), h, y, r, epsilon=epsilon)
+        return y, r
 
     def backward(self, saved: list[_Saved], h: Buffer, y: Buffer, r: Buffer, dlogits: Buffer) -> None:
         m, b, R = self.model, self.b, self.rows
@@ -149,9 +164,10 @@ class _Decoder:
         b.call("matmul_tn", dlogits, y, grad(self.head), accumulate=1, **segment)
         dy = self.temp("final.dy", R, D)
         b.call("matmul_nn", dlogits, self.weight(self.head), dy, accumulate=0)
-        dx = self.temp("dx", R, D)
-        b.call("fill", dx, value=0.0)
-        b.call("rmsnorm_backward", h, self.gain(FINAL_NORM), r, dy, dx, dx, gain_grad(FINAL_NORM), **segment)
+        nothing = self.temp("final.dz", R, D)
+        b.call("fill", nothing, value=0.0)
+        dx = self.boundary(block_input(m.layers) + ".grad")
+        b.call("rmsnorm_backward", h, self.gain(FINAL_NORM), r, dy, nothing, dx, gain_grad(FINAL_NORM), **segment)
         for layer in reversed(range(m.layers)):
             at, prefix, w, k = f"layer{layer}.", f"model.layers.{layer}.", self.matrices(layer), saved[layer]
             b.call("matmul_tn", dx, k.s, grad(w["down"]), accumulate=1, **segment)
@@ -162,10 +178,11 @@ class _Decoder:
             dy2 = self.temp(at + "dy2", R, D)
             b.call("matmul_nn", k.ab, self.weight(w["gate_up"]), dy2, accumulate=0)
             gain = prefix + "post_attention_layernorm.weight"
-            b.call("rmsnorm_backward", k.h, self.gain(gain), k.r2, dy2, dx, dx, gain_grad(gain), **segment)
-            b.call("matmul_tn", dx, k.o, grad(w["o"]), accumulate=1, **segment)
+            dh = self.temp(at + "dh", R, D)
+            b.call("rmsnorm_backward", k.h, self.gain(gain), k.r2, dy2, dx, dh, gain_grad(gain), **segment)
+            b.call("matmul_tn", dh, k.o, grad(w["o"]), accumulate=1, **segment)
             do = self.temp(at + "do", R, m.heads * d)
-            b.call("matmul_nn", dx, self.weight(w["o"]), do, accumulate=0)
+            b.call("matmul_nn", dh, self.weight(w["o"]), do, accumulate=0)
             dqkv = self.temp(at + "dqkv", R, (m.heads + 2 * m.kv_heads) * d)
             b.call("attention_backward", k.qkv, self.start, k.o, k.m, k.l, do, dqkv, **self.attention)
             b.call("rope", dqkv, self.positions, self.cos, self.sin, heads=heads, head_width=d, sign=-1)
@@ -173,16 +190,28 @@ class _Decoder:
             dy1 = self.temp(at + "dy1", R, D)
             b.call("matmul_nn", dqkv, self.weight(w["qkv"]), dy1, accumulate=0)
             gain = prefix + "input_layernorm.weight"
-            b.call("rmsnorm_backward", k.x, self.gain(gain), k.r1, dy1, dx, dx, gain_grad(gain), **segment)
+            dx = self.boundary(block_input(layer) + ".grad")
+            b.call("rmsnorm_backward", k.x, self.gain(gain), k.r1, dy1, dh, dx, gain_grad(gain), **segment)
         # A tied matrix is used twice. Each use sums over the shard's tokens on its own, and the two sums meet
         # once, in finish_program: else the bits would tell how many windows were computed at a time.
         target = embed_grad if embed_grad is not None else gain_grad(EMBED)
         b.call("embed_backward", self.ids, dx, target)
 
 
-def shard_program(config: RunConfig, layout: Layout, windows: int) -> Program:
+def block_input(layer: int) -> str:
+    """The residual stream where block `layer` begins; `layers` names what the last norm reads."""
+    return f"block.{layer}.input"
+
+
+def boundaries(config: RunConfig) -> list[str]:
+    """The buffers that a program with taps leaves to its caller, each float32 [R, D]."""
+    inputs = [block_input(layer) for layer in range(config.model.layers + 1)]
+    return inputs + [name + ".grad" for name in inputs]
+
+
+def shard_program(config: RunConfig, layout: Layout, windows: int, *, taps: bool = False) -> Program:
     """Forward and backward of `windows` windows; adds to `grads` [n] (and `embed_grad` [V, D] when tied)."""
-    decoder = _Decoder(config, layout, windows)
+    decoder = _Decoder(config, layout, windows, taps)
     saved, h, y, r, logits = decoder.forward()
     decoder.b.call("cross_entropy", logits, decoder.targets, decoder.loss, decoder.nll, z_loss=config.loss.z_loss)
     decoder.backward(saved, h, y, r, logits)

@@ -13,14 +13,13 @@ from importlib import metadata
 from typing import Any
 
 import torch
-
 from bitwitness.kernels import ops
 from bitwitness.ledger.code import code_commitment
-from bitwitness.ledger.commitments import Commitment, byte_view
+from bitwitness.ledger.commitments import byte_view
 from bitwitness.ledger.jcs import f64_hex
 
 from .config import RunConfig
-from .data import Dataset
+from .data import Dataset, entry_leaf
 from .state import StateCommitment
 from .step import StepRecord
 
@@ -38,10 +37,6 @@ def now() -> str:
 def new_host_id() -> str:
     """A random name for this machine within one invocation; no entry names a real host."""
     return secrets.token_hex(8)
-
-
-def tree_subject(name: str, commitment: Commitment) -> Json:
-    return {"name": name, "digest": {"bitwitnessTree1": commitment.root}}
 
 
 def state_fields(commitment: StateCommitment) -> Json:
@@ -94,7 +89,7 @@ def dataset_use(dataset: Dataset, role: str) -> Json:
     """How a genesis or an eval names a dataset: label, role, its ledger entry and commitment."""
     return {
         "dataset": dataset.commitment.to_json(),
-        "entry": dataset.entry,
+        "entry": entry_leaf(dataset),
         "name": dataset.name,
         "role": role,
     }
@@ -117,4 +112,9 @@ def observed(host: str, threads: int) -> Json:
 
 def evaluation(total: float, tokens: int, windows: int) -> Json:
     """The computed part of an `eval`: sum of negative log-likelihoods in nats, and the mean per token."""
-    return {"mean": f64_hex(total / float(tokens)), "nll": f64_hex(total), "tokens": tokens, "windows": windows}
+    return {
+        "mean": f64_hex(total / float(tokens)),
+        "nll": f64_hex(total),
+        "tokens": tokens,
+        "windows": windows,
+    }

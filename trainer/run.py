@@ -7,6 +7,7 @@ chain go on. Nothing is ever recorded twice, so nothing forks.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -148,8 +149,7 @@ def _begin(session: _Session, state: State) -> RunWriter:
     rope = records.rope_digest(session.workspace.cos, session.workspace.sin)
     predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope)
     predicate["observed"] = session.observed()
-    subject = [records.tree_subject("weights", commitment.weights)]
-    writer = RunWriter.begin(session.ledger, session.trainer, predicate, subject)
+    writer = RunWriter.begin(session.ledger, session.trainer, predicate)
     if config.run.eval_every:
         _evaluate(session, state, commitment, writer)
     return writer
@@ -164,16 +164,14 @@ def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
 
     state, stored = resume_state(existing, session.folder, session.workspace, session.stream, report)
     writer = RunWriter.open(session.ledger, session.trainer, existing.run)
-    commitment = state.commit()
     writer.append(
         "resume",
         {
             "from": stored,
             "observed": session.observed(),
-            "state": commitment.digest,
+            "state": existing.state(stored).digest,
             "step": state.control.step,
         },
-        [records.tree_subject("weights", commitment.weights)],
     )
     return state, writer
 
@@ -186,7 +184,8 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
         try:
             record = step(state, session.stream, session.workspace)
         except NotFinite as error:
-            _halt(session, state, writer, "not-finite", loss=error.loss, norm=error.norm)
+            reason = "nan" if math.isnan(error.loss) or math.isnan(error.norm) else "inf"
+            _halt(session, state, writer, reason, loss=error.loss, norm=error.norm)
             raise
         number = state.control.step
         last = number == config.steps
@@ -199,7 +198,6 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
                 "computed": records.computed_step(record, commitment),
                 "observed": {"seconds_us": round(seconds * 1e6), "time": records.now()},
             },
-            [records.tree_subject("weights", commitment.weights)],
         )
         if stores:
             _store(session, state, commitment, writer)
@@ -213,8 +211,11 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
         if not writer.ended:
             writer.append(
                 "end",
-                {"step": state.control.step, **records.state_fields(commitment), "observed": session.observed()},
-                [records.tree_subject("weights", commitment.weights)],
+                {
+                    "step": state.control.step,
+                    **records.state_fields(commitment),
+                    "observed": session.observed(),
+                },
             )
         outcome = "completed"
     else:
@@ -239,15 +240,7 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
 def _store(session: _Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
     """The files are durable before the entry that names them."""
     size = save_state(state, state_folder(session.folder, state.control.step))
-    assert commitment.optimizer is not None
-    writer.append(
-        "state",
-        {"bytes": size, "step": state.control.step, **records.state_fields(commitment)},
-        [
-            records.tree_subject("weights", commitment.weights),
-            records.tree_subject("optimizer", commitment.optimizer),
-        ],
-    )
+    writer.append("state", {"bytes": size, "step": state.control.step, **records.state_fields(commitment)})
 
 
 def _evaluate(session: _Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
@@ -266,13 +259,19 @@ def _evaluate(session: _Session, state: State, commitment: StateCommitment, writ
             "observed": session.observed(),
             "state": commitment.digest,
             "step": state.control.step,
+            "weights": commitment.weights.to_json(),
         },
-        [records.tree_subject("weights", commitment.weights)],
     )
 
 
 def _halt(
-    session: _Session, state: State, writer: RunWriter, reason: str, *, loss: float | None = None, norm: float | None = None
+    session: _Session,
+    state: State,
+    writer: RunWriter,
+    reason: str,
+    *,
+    loss: float | None = None,
+    norm: float | None = None,
 ) -> None:
     commitment = state.commit()
     predicate: dict[str, Any] = {
@@ -283,7 +282,7 @@ def _halt(
     }
     if loss is not None and norm is not None:
         predicate |= {"loss": f64_hex(loss), "norm": f64_hex(norm)}
-    writer.append("halt", predicate, [records.tree_subject("weights", commitment.weights)])
+    writer.append("halt", predicate)
 
 
 def _report(session: _Session, record: StepRecord, seconds: float, *, replayed: bool = False) -> None:

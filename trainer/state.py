@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-
 from bitwitness.kernels import philox
 from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import Commitment, byte_view
@@ -86,9 +85,7 @@ class State:
     def advance(self, tokens: int, windows: int) -> None:
         """Count one update that learned from `tokens` tokens of `windows` windows."""
         now = self.control
-        self.control = replace(
-            now, step=now.step + 1, tokens=now.tokens + tokens, cursor=now.cursor + windows
-        )
+        self.control = replace(now, step=now.step + 1, tokens=now.tokens + tokens, cursor=now.cursor + windows)
 
 
 def initial_state(config: RunConfig, layout: Layout) -> State:

@@ -10,12 +10,11 @@ the fold. How many windows are computed at a time and on how many threads is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-
 from bitwitness.kernels import host
 from bitwitness.kernels.program import Executor
 from bitwitness.kernels.reduce import sum_f64
@@ -80,6 +79,7 @@ class Workspace:
     config: RunConfig
     threads: int
     windows_at_once: int = 0
+    taps: bool = False
     layout: Layout = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,8 +88,10 @@ class Workspace:
         per_shard = config.data.windows_per_shard
         at_once = self.windows_at_once or per_shard
         self.windows_at_once = at_once = max(1, min(at_once, per_shard))
-        self._shard = {count: self._executor(programs.shard_program(config, layout, count))
-                       for count in {at_once, per_shard % at_once} - {0}}
+        self._shard = {
+            count: self._executor(programs.shard_program(config, layout, count, taps=self.taps))
+            for count in {at_once, per_shard % at_once} - {0}
+        }
         finish = programs.finish_program(config, layout)
         self._finish = None if finish is None else self._executor(finish)
         self._fold = self._executor(programs.fold_program(layout))
@@ -101,6 +103,8 @@ class Workspace:
         rows = per_shard * config.data.window
         self._losses = torch.zeros(rows, dtype=torch.float32)
         self._nll = torch.zeros(rows, dtype=torch.float32)
+        names = programs.boundaries(config) if self.taps else []
+        self._boundaries = {name: torch.zeros((rows, config.model.width)) for name in names}
         self._squares = torch.zeros(norm.buffers["squares"].shape, dtype=torch.float32)
         self._scalars = torch.zeros((len(layout.names), 8), dtype=torch.float32)
         self._embed_grad = torch.zeros((config.model.vocabulary, config.model.width) if config.model.tied else (0,))
@@ -133,6 +137,8 @@ class Workspace:
             count = min(self.windows_at_once, per_shard - at)
             rows = windows.samples(first + at, count)
             bound = {"params": params, "grads": grads, **self._bind(rows, at)}
+            begin = at * self.config.data.window
+            bound |= {name: values[begin : begin + len(rows.inputs)] for name, values in self._boundaries.items()}
             if self.config.model.tied:
                 bound["embed_grad"] = self._embed_grad
             self._shard[count].run(bound)
@@ -152,10 +158,15 @@ class Workspace:
         self._norm.run({"grads": gradient, "squares": self._squares})
         return sum_f64(self._squares)
 
-    @property
-    def token_losses(self) -> torch.Tensor:
-        """The loss of every token of the last shard, float32 [rows of a shard]."""
-        return self._losses
+    def tapped(self, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the taps of the last shard in their order: block boundaries, token losses, tensor gradients.
+
+        Block boundaries are float32 [rows of a shard, D] and there only in a workspace with `taps`.
+        """
+        yield from self._boundaries.items()
+        yield "loss", self._losses
+        for name, tensor in self.layout.tensors(gradient).items():
+            yield f"gradient/{name}", tensor
 
     def update(self, state: State, gradient: torch.Tensor, scalars: dict[str, float]) -> None:
         for row, name in enumerate(self.layout.names):
@@ -212,7 +223,8 @@ def step(state: State, windows: Windows, workspace: Workspace, tap: Tap | None =
     workspace.update(state, gradient, scalars)
     workspace.release(gradient)
     if tap is not None:
-        tap("update", state.params)
+        for name, tensor in workspace.layout.tensors(state.params).items():
+            tap(f"weights/{name}", tensor)
     state.advance(tokens, config.data.windows_per_step)
     return StepRecord(number, mean, norm, tokens, scalars)
 
@@ -231,8 +243,8 @@ def folded_gradient(
         first = cursor + shard * data.windows_per_shard
         gradient, loss, count = workspace.shard_gradient(state.params, windows, first)
         if tap is not None:
-            tap(f"shard/{shard}/gradient", gradient)
-            tap(f"shard/{shard}/loss", workspace.token_losses)
+            for name, values in workspace.tapped(gradient):
+                tap(f"shard/{shard}/{name}", values)
         total, tokens = total + loss, tokens + count
         stack.append((1, gradient))
         while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
@@ -263,9 +275,7 @@ def step_scalars(config: RunConfig, update: int, norm: float, tokens: int) -> di
     return {name: host.round_f32(value) for name, value in values.items()}
 
 
-def _adamw_row(
-    config: RunConfig, layout: Layout, name: str, update: int, scalars: dict[str, float]
-) -> list[float]:
+def _adamw_row(config: RunConfig, layout: Layout, name: str, update: int, scalars: dict[str, float]) -> list[float]:
     """One tensor's operands of `adamw`. Vectors (gains) do not decay unless the config says so."""
     o = config.optimizer
     if name in o.weight_decay_overrides:
@@ -282,4 +292,3 @@ def _adamw_row(
         scalars["inv_sqrt_bias2"],
         host.round_f32(o.epsilon),
     ]
-

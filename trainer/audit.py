@@ -1,0 +1,296 @@
+"""The audit of a run: announce, draw, replay, compare, sign.
+
+An `audit-intent` is appended before the sample can be known, the units are drawn from its leaf hash, replayed
+from the nearest stored state that meets the ledger, and the signed `audit` reports one outcome per unit. Expected
+values come from the ledger, never from the run's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bitwitness.ledger import entries, merkle
+from bitwitness.ledger.code import code_commitment
+from bitwitness.ledger.commitments import Commitment
+from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.store import Ledger
+
+from . import records
+from .data import DataError, Dataset, DocumentErased, WindowStream
+from .history import RunHistory, open_run
+from .replay import replay, stored_state
+from .sample import Unit, sample_seed, select, units
+from .state import State, StateMismatch, StateUnavailable
+from .step import Tap, Workspace
+from .transcript import Transcript
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers."""
+
+    unit: Unit
+    outcome: str
+    compared: tuple[int, ...] = ()
+    reason: str | None = None
+    found: Json | None = None
+    differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        result: Json = {
+            "cause": self.unit.cause,
+            "first": self.unit.first,
+            "last": self.unit.last,
+            "outcome": self.outcome,
+        }
+        if self.reason is not None:
+            result["reason"] = self.reason
+        if self.found is not None:
+            result["found"] = self.found
+        return result
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit found, and the index of the signed entry that says so."""
+
+    run: str
+    name: str
+    result: str
+    units: tuple[UnitResult, ...]
+    compared: tuple[int, ...]
+    total: int
+    basis: str
+    transcript: Commitment
+    entry: int
+
+    @property
+    def one_step(self) -> float:
+        """The probability with which one tampered step would have been among those compared: k/T."""
+        return len(self.compared) / self.total if self.total else 1.0
+
+    def fraction(self, tampered: float) -> float:
+        """The probability that a tampered fraction f of the steps would have been met: 1 − (1 − f)^k."""
+        return float(1.0 - (1.0 - tampered) ** len(self.compared))
+
+
+def audit(
+    project: Project,
+    name: str,
+    *,
+    samples: int = 0,
+    steps: tuple[int, int] | None = None,
+    threads: int,
+    windows_at_once: int = 0,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> AuditReport:
+    """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
+
+    Appends the intent first and the signed result last. `report` is told (steps compared, steps to compare).
+    Raises NoSuchRun, and BitwitnessError where the audit cannot begin.
+    """
+    auditor, log = project.signer("auditor"), project.signer("log")
+    with project.open_ledger(writable=True) as ledger:
+        history = open_run(ledger, name)
+        if not history.steps:
+            raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
+        first, last = steps or (0, history.last_step)
+        if not 0 <= first <= last <= history.last_step:
+            raise BitwitnessError(
+                f"steps {first}:{last} are not in run {name}, which has steps 0 to {history.last_step}"
+            )
+        intent = _announce(ledger, history, auditor, first, last, samples)
+        seed = sample_seed(intent)
+        chosen = _choose(ledger, history, seed, samples, steps)
+        examiner = _Examiner(project, history, threads, windows_at_once, Transcript(seed, auditor.keyid))
+        results = examiner.examine(chosen, report)
+        compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
+        result = _overall(results)
+        transcript = examiner.transcript.commit()
+        predicate = {
+            "arithmetic": records.arithmetic(),
+            "basis": "self-chosen",
+            "code": code_commitment().to_json(),
+            "intent": intent.hex(),
+            "observed": records.observed(records.new_host_id(), threads),
+            "result": result,
+            "run": history.run,
+            "seed": seed.hex(),
+            "signer": auditor.keyid,
+            "steps": len(compared),
+            "transcript": transcript.to_json(),
+            "units": [item.to_json() for item in results],
+        }
+        entry = ledger.append([seal(entries.statement("audit", None, predicate), auditor)])[0]
+        ledger.sign_checkpoint(log)
+    return AuditReport(
+        run=history.run,
+        name=history.name,
+        result=result,
+        units=tuple(results),
+        compared=compared,
+        total=history.last_step,
+        basis="self-chosen",
+        transcript=transcript,
+        entry=entry,
+    )
+
+
+def _announce(ledger: Ledger, history: RunHistory, auditor: Signer, first: int, last: int, samples: int) -> bytes:
+    """Append the audit-intent and return its leaf hash, from which the sample is drawn."""
+    predicate = {
+        "beacon": {"kind": "none"},
+        "first": first,
+        "last": last,
+        "run": history.run,
+        "samples": samples,
+        "signer": auditor.keyid,
+        "size": ledger.size,
+        "time": records.now(),
+    }
+    data = seal(entries.statement("audit-intent", None, predicate), auditor)
+    ledger.append([data])
+    return merkle.leaf_hash(data)
+
+
+def _choose(
+    ledger: Ledger, history: RunHistory, seed: bytes, samples: int, steps: tuple[int, int] | None
+) -> list[Unit]:
+    every = units(history.states, history.last_step)
+    if steps is not None:
+        first, last = steps
+        return [Unit(a, b, "chosen") for a, b in ([(0, 0)] if first == 0 else []) + every if b >= first and a <= last]
+    always = {history.last_step: "last"}
+    always |= {release["step"]: "release" for release in ledger.releases(history.run)}
+    for resume in history.resumes:
+        step = resume.predicate["step"]
+        always |= {step: "resume", min(step + 1, history.last_step): "resume"}
+    return select(every, always, seed, samples)
+
+
+def _overall(results: list[UnitResult]) -> str:
+    """A mismatch anywhere is a mismatch; a match needs every unit; else the first outcome that is not a match."""
+    outcomes = [item.outcome for item in results]
+    if "mismatch" in outcomes:
+        return "mismatch"
+    return next((outcome for outcome in outcomes if outcome != "match"), "match")
+
+
+class _Examiner:
+    """Replays units of one run, with one workspace for all of them."""
+
+    def __init__(
+        self,
+        project: Project,
+        history: RunHistory,
+        threads: int,
+        windows_at_once: int,
+        transcript: Transcript,
+    ) -> None:
+        self.history, self.transcript = history, transcript
+        self.folder = project.runs_dir / history.name
+        self.config = history.config
+        self.workspace = Workspace(self.config, threads, windows_at_once, taps=True)
+        self.stream, self.problem = self._open(project)
+
+    def _open(self, project: Project) -> tuple[WindowStream | None, tuple[str, str] | None]:
+        """Open the data and compare what fixes the arithmetic; (outcome, reason) where no replay can begin."""
+        recorded = self.history.genesis["arithmetic"]
+        if recorded != records.arithmetic():
+            return None, ("inconclusive", f"the run used {recorded['version']} of another operator table")
+        use = next(item for item in self.history.genesis["datasets"] if item["role"] == "train")
+        try:
+            expected = Commitment.from_json(use["dataset"], type="dataset/1")
+            dataset = Dataset.open(project.data_dir, use["name"], expected=expected)
+        except DataError as error:
+            return None, ("unavailable", str(error))
+        data = self.config.data
+        return WindowStream(dataset, data.window, self.config.run.seed, reset_documents=data.reset_documents), None
+
+    def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
+        total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
+        done, results = 0, []
+        for unit in chosen:
+            result = self._init(unit) if unit.last == 0 else self._unit(unit, lambda n, d=done: report(d + n, total))
+            results.append(result)
+            done += unit.last - unit.first + 1 if unit.last else 0
+        return results
+
+    def _init(self, unit: Unit) -> UnitResult:
+        if self.problem is not None and self.problem[0] == "inconclusive":
+            return UnitResult(unit, self.problem[0], reason=_label(self.problem[1]))
+        try:
+            state = stored_state(self.history, self.folder, self.workspace, 0)
+        except StateMismatch as error:
+            return UnitResult(unit, "mismatch", reason=_label(str(error)), found=self._found_init())
+        rope = records.rope_digest(self.workspace.cos, self.workspace.sin)
+        if rope != self.history.genesis["constants"].get("rope"):
+            return UnitResult(unit, "mismatch", reason="the rotary tables differ", found=self._found_init())
+        for name, tensor in self.workspace.layout.tensors(state.params).items():
+            self.transcript.tap(0, f"init/{name}", tensor)
+        return UnitResult(unit, "match", compared=(0,))
+
+    def _found_init(self) -> Json:
+        from .state import initial_state
+
+        digest = initial_state(self.config, self.workspace.layout).commit().digest
+        return {"computed": digest, "expected": self.history.state(0).digest, "field": "weights", "step": 0}
+
+    def _unit(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
+        if self.stream is None or self.problem is not None:
+            assert self.problem is not None
+            return UnitResult(unit, self.problem[0], reason=_label(self.problem[1]))
+        try:
+            state = self._nearest(unit.first - 1)
+        except (StateUnavailable, StateMismatch) as error:
+            return UnitResult(unit, "unavailable", reason=_label(str(error)))
+        compared: list[int] = []
+        try:
+            for replayed in replay(self.history, state, self.workspace, self.stream, unit.last, self._tap):
+                compared.append(replayed.step)
+                report(replayed.step - unit.first + 1)
+                if replayed.differences:
+                    found = {
+                        "computed": state.commit(optimizer="optimizer" in self.history.computed(replayed.step)).digest,
+                        "expected": self.history.state(replayed.step).digest,
+                        "field": next(iter(replayed.differences)),
+                        "step": replayed.step,
+                    }
+                    reason = f"first differs at step {replayed.step}: {', '.join(replayed.differences)}"
+                    return UnitResult(unit, "mismatch", tuple(compared), _label(reason), found, replayed.differences)
+        except DocumentErased as error:
+            return UnitResult(unit, "redacted", tuple(compared), _label(str(error)))
+        except DataError as error:
+            return UnitResult(unit, "unavailable", tuple(compared), _label(str(error)))
+        return UnitResult(unit, "match", tuple(compared))
+
+    def _nearest(self, step: int) -> State:
+        """The latest stored state up to `step` that can be read and meets the ledger, else the initial state."""
+        problem: StateUnavailable | StateMismatch | None = None
+        for candidate in sorted((n for n in self.history.states if n <= step), reverse=True):
+            try:
+                return stored_state(self.history, self.folder, self.workspace, candidate)
+            except (StateUnavailable, StateMismatch) as error:
+                problem = problem or error
+        try:
+            return stored_state(self.history, self.folder, self.workspace, 0)
+        except StateMismatch:
+            if problem is not None:
+                raise problem from None
+            raise
+
+    def _tap(self, step: int) -> Tap:
+        return lambda name, values: self.transcript.tap(step, name, values)
+
+
+def _label(text: str) -> str:
+    """Fit a reason into a ledger label: printable ASCII without this machine's paths, at most 200 characters."""
+    words = [word.rsplit("/", 1)[-1] if word.startswith("/") else word for word in text.split()]
+    return "".join(c if " " <= c <= "~" else "?" for c in " ".join(words))[:200]

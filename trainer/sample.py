@@ -1,0 +1,71 @@
+"""Which units an audit replays: a sample that nobody picks, and those that always count (DESIGN section 6).
+
+A unit is the interval between two stored states; unit (0, 0) is the initial state itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_DOMAIN = b"bitwitness/sample/v1\x00"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Steps first … last, all replayed and compared; `cause` says why the audit has it."""
+
+    first: int
+    last: int
+    cause: str
+
+
+def units(states: Iterable[int], last_step: int) -> list[tuple[int, int]]:
+    """Cut steps 1 … last_step at the stored states: [(first, last), …], ascending."""
+    ends = sorted({step for step in states if 0 < step < last_step} | ({last_step} if last_step else set()))
+    begins = [1] + [end + 1 for end in ends[:-1]]
+    return list(zip(begins, ends, strict=False))
+
+
+def sample_seed(intent: bytes, beacon: bytes = b"") -> bytes:
+    """SHA-256("bitwitness/sample/v1" ‖ 00 ‖ the intent's leaf hash ‖ beacon); no beacon means self-chosen."""
+    return hashlib.sha256(_DOMAIN + intent + beacon).digest()
+
+
+def draw(seed: bytes, population: int, count: int) -> list[int]:
+    """Draw `count` distinct numbers below `population`, ascending (docs/formats/audit.md, sample).
+
+    Draw i (i = 0, 1, …) is an unbiased number below population − i: the first of the 64-bit big-endian heads of
+    SHA-256(seed ‖ i ‖ attempt), both 8 bytes big-endian, below the greatest multiple of it, reduced; it indexes
+    what is left, ascending.
+    """
+    left = list(range(population))
+    chosen = []
+    for number in range(min(count, population)):
+        chosen.append(left.pop(_below(seed, number, len(left))))
+    return sorted(chosen)
+
+
+def _below(seed: bytes, number: int, bound: int) -> int:
+    limit = 2**64 - 2**64 % bound
+    attempt = 0
+    while True:
+        text = seed + number.to_bytes(8, "big") + attempt.to_bytes(8, "big")
+        value = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+        if value < limit:
+            return value % bound
+        attempt += 1
+
+
+def select(all_units: list[tuple[int, int]], always: dict[int, str], seed: bytes, samples: int) -> list[Unit]:
+    """Return the initial state, the units that hold a step of `always` (step -> cause), and `samples` others."""
+    causes: dict[int, str] = {}
+    for step, cause in sorted(always.items()):
+        for number, (first, last) in enumerate(all_units):
+            if first <= step <= last:
+                causes.setdefault(number, cause)
+    others = [number for number in range(len(all_units)) if number not in causes]
+    causes |= {others[index]: "sample" for index in draw(seed, len(others), samples)}
+    chosen = [Unit(*all_units[number], cause) for number, cause in sorted(causes.items())]
+    return [Unit(0, 0, "init"), *chosen]

@@ -1,0 +1,34 @@
+"""What an auditor can only know by computing: the transcript of a replay (DESIGN section 6).
+
+A copied hash proves nothing. A transcript is the tree over HMAC-SHA-256 of the raw bytes of every tap, keyed by
+the sample's seed and the auditor's key, so it can be neither copied from the ledger nor from another auditor,
+and any later replay can check it (docs/formats/audit.md, transcript).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import torch
+from bitwitness.ledger import jcs, merkle
+from bitwitness.ledger.commitments import Commitment, byte_view, from_leaf_hashes
+
+_DOMAIN = b"bitwitness/transcript/v1\x00"
+
+
+class Transcript:
+    """Collects taps in the order in which a step makes them; the order is part of the commitment."""
+
+    def __init__(self, seed: bytes, auditor: str) -> None:
+        """`seed` is the sample's 32 bytes, `auditor` the hex keyid of the auditor's key."""
+        self._key = hashlib.sha256(_DOMAIN + seed + bytes.fromhex(auditor)).digest()
+        self._hashes: list[bytes] = []
+
+    def tap(self, step: int, name: str, values: torch.Tensor) -> None:
+        """Add one tap: float32 values, row-major, as little-endian bytes."""
+        mac = hmac.new(self._key, byte_view(values), hashlib.sha256).hexdigest()
+        self._hashes.append(merkle.leaf_hash(jcs.encode({"mac": mac, "step": step, "tap": name})))
+
+    def commit(self) -> Commitment:
+        return from_leaf_hashes("transcript/1", self._hashes)
