@@ -1,4 +1,4 @@
-"""Proof files, C2SP tlog-proof v1: an entry's index, inclusion proof and checkpoint (docs/formats/proof.md)."""
+"""Proof files, C2SP tlog-proof v1: index, inclusion proof and checkpoint (docs/formats/proof.md)."""
 
 from __future__ import annotations
 
