@@ -1,6 +1,68 @@
-# Everything sets itself up: a fresh machine needs Python 3.11+, a C++20 compiler and make.
-PYTHON ?= python3
-BIN := .venv/bin
+# make demo · make test · make check · make bench — each does its own set-up.
+# A fresh machine needs Python 3.11 or newer with its venv module, a C++20 compiler and make.
 
-.PHONY: install demo test check bench clean
-install: .venv/installed
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Sources that the compiled module is made of: when one changes, it is built again.
+NATIVE := $(wildcard kernels/csrc/*.* kernels/csrc/*/*.*) CMakeLists.txt pyproject.toml ledger/_embed_code.py
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format docs goldens bench clean
+
+help:
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.built ## make .venv and install bitwitness into it, editable
+
+$(VENV)/.deps: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "bitwitness needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  scikit-build-core nanobind cmake ninja
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    print(*(d.replace(" ", "") for d in p["dependencies"] + p["optional-dependencies"]["dev"] \
+	    + p["optional-dependencies"]["tokenizers"] if not d.startswith("bitwitness")))')
+	# Its metadata asks for pysha3, which no longer builds and which it does not need on Python 3.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps merkletools==1.0.3
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.deps $(NATIVE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+demo: install ## the whole loop on real text, in ./demo
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash docs/demo.sh
+
+test: install ## all tests
+	$(BIN)/python -m pytest -q
+
+check: install types ## format, lint, types, import rules, stale docs
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p bitwitness.kernels -p bitwitness.ledger \
+	  -p bitwitness.trainer -p bitwitness.registry
+	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/python -m bitwitness.ledger.cli_docs --check docs/cli.md
+
+# mypy reads folders, not import hooks: show it the four packages under the name they are imported by.
+.PHONY: types
+types:
+	@mkdir -p build/types/bitwitness
+	@for p in kernels ledger trainer registry; do ln -sfn ../../../$$p build/types/bitwitness/$$p; done
+
+format: install ## rewrite sources in the house format
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+docs: install ## write the generated pages again
+	$(BIN)/python -m bitwitness.ledger.cli_docs docs/cli.md
+
+bench: install ## measure against PyTorch, into bench/results.json
+	$(BIN)/python -m tests.bench
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) build demo
