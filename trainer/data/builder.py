@@ -99,9 +99,7 @@ def build(
         raise NameTaken(f"a dataset {options.name} is already in {data_dir}; choose another --name")
     selection = select(sources, include=options.include, exclude=options.exclude)
     if not selection.files:
-        raise NoDocuments(
-            f"no text files in {' '.join(sources)}; a folder gives .txt .md .py .jsonl unless --include"
-        )
+        raise NoDocuments(f"no text files in {' '.join(sources)}; a folder gives .txt .md .py .jsonl unless --include")
     moment = (now or _now)().strftime("%Y-%m-%dT%H:%M:%SZ")
     with _building(data_dir, options.name) as folder:
         build_ = _Build(folder, options, fraction, tokenizer or ByteTokenizer())
@@ -146,9 +144,7 @@ class _Build:
             if progress is not None:
                 progress(done, len(files), taken)
 
-        for document in read_documents(
-            files, skipped, skip_invalid=self._options.skip_invalid, on_file=on_file
-        ):
+        for document in read_documents(files, skipped, skip_invalid=self._options.skip_invalid, on_file=on_file):
             if limit is not None and taken + len(document.source) > limit:
                 return skipped, True
             (self._held if is_held_out(document.source, self._fraction) else self._train).add(document)
@@ -173,9 +169,7 @@ class _Build:
 
         held_manifest = None
         if held.documents:
-            held_manifest = held.finish(
-                held_out_name(options.name), license=options.license, split=split("held-out")
-            )
+            held_manifest = held.finish(held_out_name(options.name), license=options.license, split=split("held-out"))
         else:
             held.abandon()
         train_manifest = train.finish(options.name, license=options.license, split=split("train"))
@@ -198,9 +192,7 @@ def _building(data_dir: Path, name: str) -> Iterator[Path]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NameTaken(
-                f"another build of {name} is running; wait for it or choose another --name"
-            ) from None
+            raise NameTaken(f"another build of {name} is running; wait for it or choose another --name") from None
         try:
             for left in folder.iterdir():
                 shutil.rmtree(left)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import ZERO_SALT, Commitment, document_digest, document_leaf
-from bitwitness.ledger.errors import ProofError
+from bitwitness.ledger.errors import FormatError, ProofError
 
 from .errors import DatasetDamaged, DocumentErased, NoSuchDataset
 from .index import DOCUMENTS, HASH, RECORD, SALTS, DocumentIndex, DocumentRecord, MappedFile
@@ -67,14 +67,10 @@ class Dataset:
         folder = dataset_folder(data_dir, name)
         if not (folder / MANIFEST).exists():
             known = ", ".join(dataset_names(data_dir)) or "none yet"
-            raise NoSuchDataset(
-                f"no dataset {name} in {data_dir} (there: {known}); `ledger data build` makes one"
-            )
+            raise NoSuchDataset(f"no dataset {name} in {data_dir} (there: {known}); `ledger data build` makes one")
         manifest = read_manifest(folder, name)
         if manifest.name != name:
-            raise DatasetDamaged(
-                f"dataset {name}: its manifest calls it {manifest.name}; the folder was renamed"
-            )
+            raise DatasetDamaged(f"dataset {name}: its manifest calls it {manifest.name}; the folder was renamed")
         if expected is not None and manifest.dataset != expected:
             raise DatasetDamaged(
                 f"dataset {name}: root {manifest.dataset.root} of {manifest.dataset.size} documents is not "
@@ -130,7 +126,10 @@ class Dataset:
         if not self._end_checked:
             self._check_leaf(len(self.index) - 1)
             self._end_checked = True
-        for document in self.documents_in(first, last):
+        documents = self.documents_in(first, last)
+        if not documents:
+            raise DatasetDamaged(f"dataset {self.name}: its index is out of order; restore {DOCUMENTS}")
+        for document in documents:
             if document not in self._checked:
                 self.check_document(document)
                 self._checked.add(document)
@@ -153,21 +152,19 @@ class Dataset:
         if document_digest(source, self._salt(document)) != record.source.hex() or not np.array_equal(
             tokens, self.read(record.start, record.end)
         ):
-            raise DatasetDamaged(
-                f"dataset {self.name}: the text of document {document} is not what was committed"
-            )
+            raise DatasetDamaged(f"dataset {self.name}: the text of document {document} is not what was committed")
 
     def _check_leaf(self, document: int) -> DocumentRecord:
         """Prove a document's record to the root, and that it joins its neighbours without a gap."""
         record = self.index[document]
-        leaf = document_leaf(
-            count=record.count, source=record.source.hex(), start=record.start, tokens=record.tokens.hex()
-        )
         size = self.commitment.size
         try:
+            leaf = document_leaf(
+                count=record.count, source=record.source.hex(), start=record.start, tokens=record.tokens.hex()
+            )
             proof = merkle.inclusion_proof_from_nodes(document, size, self.index.node)
             merkle.verify_inclusion(document, size, merkle.leaf_hash(leaf), proof, self.commitment.root_bytes)
-        except ProofError:
+        except (ProofError, FormatError):
             raise DatasetDamaged(
                 f"dataset {self.name}: the index record of document {document} is not in the committed tree"
             ) from None
@@ -192,13 +189,9 @@ def _check_files(folder: Path, manifest: Manifest, name: str) -> None:
         try:
             found = (folder / file).stat().st_size
         except OSError as error:
-            raise DatasetDamaged(
-                f"dataset {name}: {file}: {error.strerror}; restore it or build again"
-            ) from None
+            raise DatasetDamaged(f"dataset {name}: {file}: {error.strerror}; restore it or build again") from None
         if found != expected:
-            raise DatasetDamaged(
-                f"dataset {name}: {file} has {found} bytes, not {expected}; restore it or build again"
-            )
+            raise DatasetDamaged(f"dataset {name}: {file} has {found} bytes, not {expected}; restore it or build again")
     tokens = sum(size for file, size in sizes.items() if file.startswith("tokens-"))
     if (
         tokens != manifest.tokens * manifest.tokenizer.token_bytes

@@ -73,9 +73,7 @@ def _refuse(error: NotText | MalformedLine, skipped: Skipped, lenient: bool) -> 
 
 def _bounded(file: SourceFile, size: int) -> None:
     if size > MAX_DOCUMENT:
-        raise DocumentTooLarge(
-            f"{file.location}: a document is larger than {MAX_DOCUMENT >> 20} MiB; split it"
-        )
+        raise DocumentTooLarge(f"{file.location}: a document is larger than {MAX_DOCUMENT >> 20} MiB; split it")
 
 
 def _whole(file: SourceFile, skipped: Skipped, lenient: bool) -> Iterator[Document]:

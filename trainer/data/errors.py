@@ -22,9 +22,7 @@ class NotText(DataError):
 
     def __init__(self, path: str, offset: int) -> None:
         self.path, self.offset = path, offset
-        super().__init__(
-            f"{path}: not UTF-8 text (byte {offset}); convert it, --exclude it, or pass --skip-invalid"
-        )
+        super().__init__(f"{path}: not UTF-8 text (byte {offset}); convert it, --exclude it, or pass --skip-invalid")
 
 
 class MalformedLine(DataError):
@@ -64,9 +62,7 @@ class DocumentErased(DataError):
 
     def __init__(self, dataset: str, document: int) -> None:
         self.dataset, self.document = dataset, document
-        super().__init__(
-            f"dataset {dataset}: document {document} was erased; steps that read it cannot be replayed"
-        )
+        super().__init__(f"dataset {dataset}: document {document} was erased; steps that read it cannot be replayed")
 
 
 class DatasetDamaged(FoundWrong):

@@ -93,11 +93,7 @@ def read_manifest(folder: Path, label: str) -> Manifest:
                    tokenizer["vocabulary"])  # fmt: skip
         if any(type(number) is not int or number < 0 for number in numbers):
             raise ValueError("a count is not a natural number")
-        if (
-            not 0 <= found["end"] < tokenizer["vocabulary"]
-            or found["shard_bytes"] % 4
-            or not found["shard_bytes"]
-        ):
+        if not 0 <= found["end"] < tokenizer["vocabulary"] or found["shard_bytes"] % 4 or not found["shard_bytes"]:
             raise ValueError("end or shard_bytes is out of range")
         for file in found["files"]:
             if file.keys() != {"name", "bytes", "sha256"} or not _FILE.fullmatch(file["name"]):
@@ -108,9 +104,7 @@ def read_manifest(folder: Path, label: str) -> Manifest:
             documents=found["documents"],
             tokens=found["tokens"],
             source_bytes=found["bytes"],
-            tokenizer=TokenizerInfo(
-                tokenizer["name"], tokenizer["vocabulary"], found["end"], tokenizer.get("digest")
-            ),
+            tokenizer=TokenizerInfo(tokenizer["name"], tokenizer["vocabulary"], found["end"], tokenizer.get("digest")),
             shard_bytes=found["shard_bytes"],
             files=tuple(found["files"]),
             private=found["visibility"] == "private",
@@ -118,8 +112,6 @@ def read_manifest(folder: Path, label: str) -> Manifest:
             split=found.get("split"),
         )
     except OSError as error:
-        raise DatasetDamaged(
-            f"dataset {label}: manifest.json: {error.strerror}; build the dataset again"
-        ) from None
+        raise DatasetDamaged(f"dataset {label}: manifest.json: {error.strerror}; build the dataset again") from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError) as error:
         raise DatasetDamaged(f"dataset {label}: manifest.json is not valid: {error}") from None

@@ -59,8 +59,4 @@ def included(path: str, patterns: Sequence[str]) -> bool:
 def excluded(path: str, patterns: Sequence[str]) -> bool:
     """Whether a file or any folder on its way matches any of the patterns."""
     parts = path.split("/")
-    return any(
-        _matches(pattern, "/".join(parts[:depth]))
-        for pattern in patterns
-        for depth in range(1, len(parts) + 1)
-    )
+    return any(_matches(pattern, "/".join(parts[:depth])) for pattern in patterns for depth in range(1, len(parts) + 1))

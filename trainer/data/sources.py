@@ -49,16 +49,19 @@ def select(sources: Sequence[str], *, include: Sequence[str] = (), exclude: Sequ
     Raises SourceUnreadable.
     """
     selection = Selection()
-    seen: set[str] = set()
-    found: list[SourceFile] = []
+    found: dict[str, SourceFile] = {}
     for source in sources:
         for file in _files_of(source, tuple(include), tuple(exclude), selection):
             real = os.path.realpath(file.location)
-            if real not in seen:
-                seen.add(real)
-                found.append(file)
-    selection.files = sorted(found, key=lambda file: file.label)
+            # Of two ways to one file the longer label stays, so the order of the sources has no effect.
+            if real not in found or _rank(file) < _rank(found[real]):
+                found[real] = file
+    selection.files = sorted(found.values(), key=lambda file: file.label)
     return selection
+
+
+def _rank(file: SourceFile) -> tuple[int, bytes]:
+    return -len(file.label), file.label
 
 
 def _files_of(
@@ -67,9 +70,7 @@ def _files_of(
     if source == STDLIB:
         folder = Path(sysconfig.get_path("stdlib"))
         if not folder.is_dir():
-            raise SourceUnreadable(
-                f"STDLIB: this Python has no library folder at {folder}; name a folder of text"
-            )
+            raise SourceUnreadable(f"STDLIB: this Python has no library folder at {folder}; name a folder of text")
         yield from _walk(folder, STDLIB, include, exclude + STDLIB_EXCLUDED, selection, lenient=True)
         return
     path = Path(source)
@@ -135,9 +136,7 @@ def _walk(
                 yield SourceFile(Path(entry.path), os.fsencode(_join(label, path)), lenient)
 
 
-def _single(
-    path: Path, label: str, include: tuple[str, ...], exclude: tuple[str, ...]
-) -> Iterator[SourceFile]:
+def _single(path: Path, label: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> Iterator[SourceFile]:
     if not stat.S_ISREG(path.stat().st_mode):
         raise SourceUnreadable(f"{path}: not a regular file")
     name = label.rpartition("/")[2]

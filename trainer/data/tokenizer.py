@@ -99,9 +99,7 @@ class HuggingFaceTokenizer:
         numbers: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         vocabulary = max(numbers.values(), default=-1) + 1
         if end_token is not None and end_token not in numbers:
-            raise TokenizerUnusable(
-                f"{where}: has no token {end_token!r}; --end-token names one of its tokens"
-            )
+            raise TokenizerUnusable(f"{where}: has no token {end_token!r}; --end-token names one of its tokens")
         known = [end_token] if end_token is not None else [token for token in END_TOKENS if token in numbers]
         # A tokenizer without any such token gets one more number.
         end = numbers[known[0]] if known else vocabulary

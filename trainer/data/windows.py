@@ -63,9 +63,7 @@ class WindowStream:
     end token predicts nothing, since what follows is not visible from it. Raises TooShort.
     """
 
-    def __init__(
-        self, dataset: Dataset, window_length: int, seed: int, *, reset_documents: bool = False
-    ) -> None:
+    def __init__(self, dataset: Dataset, window_length: int, seed: int, *, reset_documents: bool = False) -> None:
         if dataset.tokens <= window_length:
             raise TooShort(
                 f"dataset {dataset.name} has {dataset.tokens} tokens; a window of {window_length} needs "
@@ -86,6 +84,12 @@ class WindowStream:
             raise IndexError(f"window {window} of {self.count}")
         first = window * self.window_length
         return first, first + self.window_length + 1
+
+    def windows_of(self, document: int) -> range:
+        """The windows that read any token of a document, as input or as last target."""
+        record, length = self.dataset.index[document], self.window_length
+        first = max(0, -(-(record.start - length) // length))
+        return range(first, min(self.count - 1, (record.end - 1) // length) + 1)
 
     def samples(self, first: int, count: int) -> Rows:
         """The rows of the samples [first, first + count), in order."""
