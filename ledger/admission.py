@@ -1,0 +1,165 @@
+"""What an entry must satisfy, beyond its own form, before the ledger takes it: signer, chain, no contradiction.
+
+The verifier checks all of this again from raw bytes with code of its own (verify.py).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .derived import UnknownReference
+from .entries import Kind, check
+from .envelope import Envelope
+from .errors import EntryError
+from .keys import PublicKey
+from .run_tail import RunTail
+
+
+class SignerNotEnrolled(EntryError):
+    """The signing key is not enrolled here, is revoked, or has another role. `keyid` names it."""
+
+    def __init__(self, keyid: str, reason: str) -> None:
+        super().__init__(f"key {keyid[:16]}… {reason}", "signer")
+        self.keyid = keyid
+
+
+@dataclass(frozen=True)
+class _EnrolledKey:
+    role: str
+    public: PublicKey
+    revoked_from: int | None
+
+
+class Admission:
+    """Decides on entries of one open ledger, in order; must see each one that is appended.
+
+    What it remembers of keys and runs is provisional until keep(), and dropped by forget().
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._keys: dict[str, _EnrolledKey] = {}
+        self._trainers: dict[str, frozenset[str]] = {}
+        self._tails: dict[str, RunTail] = {}
+        self._pending: dict[str, RunTail] = {}
+
+    def keep(self) -> None:
+        """The transaction is durable: what was admitted counts."""
+        self._tails.update(self._pending)
+        self._pending.clear()
+
+    def forget(self) -> None:
+        """The transaction was taken back: nothing that was admitted counts."""
+        self._forget_keys()
+        self._pending.clear()
+
+    def _forget_keys(self) -> None:
+        self._keys.clear()
+        self._trainers.clear()
+
+    def admit(self, index: int, leaf_hash: bytes, envelope: Envelope, *, check_signature: bool = True) -> None:
+        """Check the entry that is to be number `index`, and remember it as the end of its run's chain.
+
+        Raises EntryError, SignerNotEnrolled, SignatureError, RunForked, UnknownReference.
+        """
+        kind = check(envelope.statement)
+        predicate = envelope.statement["predicate"]
+        key = self._signer(index, kind, envelope)
+        if check_signature:
+            envelope.verify(key.public)
+        if kind.name == "key":
+            self._check_key_entry(predicate)
+            self._forget_keys()
+        if kind.chained:
+            self._check_chain(kind, envelope, leaf_hash)
+
+    def _signer(self, index: int, kind: Kind, envelope: Envelope) -> _EnrolledKey:
+        keyid = envelope.keyid
+        key = self._first_key(envelope) if index == 0 else self._enrolled(keyid)
+        if key is None:
+            raise SignerNotEnrolled(keyid, "is not enrolled in this ledger")
+        if key.role not in kind.roles:
+            raise SignerNotEnrolled(
+                keyid, f"is a {key.role} key; a {kind.name} entry needs a {' or '.join(kind.roles)} key"
+            )
+        if key.revoked_from is not None and key.revoked_from <= index:
+            raise SignerNotEnrolled(keyid, f"is revoked from entry {key.revoked_from} on")
+        return key
+
+    def _first_key(self, envelope: Envelope) -> _EnrolledKey:
+        predicate = envelope.statement["predicate"]
+        key = predicate.get("key", {})
+        if predicate.get("action") != "enrol" or key["role"] != "root" or key["keyid"] != envelope.keyid:
+            raise EntryError("the first entry of a ledger enrols its root key, signed by that key")
+        return _EnrolledKey("root", PublicKey.from_hex(key["public"]), None)
+
+    def _enrolled(self, keyid: str) -> _EnrolledKey | None:
+        if keyid not in self._keys:
+            row = self._connection.execute(
+                "SELECT role, public, (SELECT min(from_index) FROM key_revocations WHERE key = keys.entry)"
+                " FROM keys WHERE keyid = ?",
+                (keyid,),
+            ).fetchone()
+            if row is None:
+                return None
+            self._keys[keyid] = _EnrolledKey(row[0], PublicKey.from_hex(row[1]), row[2])
+        return self._keys[keyid]
+
+    def _check_key_entry(self, predicate: Mapping[str, Any]) -> None:
+        """A revoked or replaced key must be enrolled with the role that the entry states."""
+        action, key = predicate["action"], predicate["key"]
+        if action == "enrol":
+            return
+        old_id = predicate["replaces"] if action == "rotate" else key["keyid"]
+        old = self._enrolled(old_id)
+        if old is None:
+            raise UnknownReference("key", old_id)
+        if old.role != key["role"]:
+            raise EntryError(f"key {old_id[:16]}… is a {old.role} key, not a {key['role']} key", "predicate.key.role")
+
+    def _check_chain(self, kind: Kind, envelope: Envelope, leaf_hash: bytes) -> None:
+        if kind.name == "run":
+            run = leaf_hash.hex()
+            self._pending[run] = RunTail(run, (leaf_hash,))
+            return
+        predicate = envelope.statement["predicate"]
+        run = predicate["run"]
+        tail = self._pending.get(run) or self.tail(run)
+        if envelope.keyid not in self._trainers_of(run):
+            raise SignerNotEnrolled(envelope.keyid, f"is not the trainer of run {run[:16]}…")
+        tail.check(predicate)
+        tail.add(leaf_hash)
+        self._pending[run] = tail
+
+    def tail(self, run: str) -> RunTail:
+        """The end of a run's chain, free to be changed. O(its entries) the first time. Raises UnknownReference."""
+        if run not in self._tails:
+            rows = self._connection.execute(
+                "SELECT leaf_hash FROM log JOIN entries ON idx = log.entry"
+                " WHERE run = ? AND seq IS NOT NULL ORDER BY seq",
+                (self._genesis(run),),
+            )
+            self._tails[run] = RunTail(run, (bytes(row[0]) for row in rows))
+        return self._tails[run].copy()
+
+    def _genesis(self, run: str) -> int:
+        row = self._connection.execute("SELECT entry FROM runs WHERE hash = ?", (run,)).fetchone()
+        if row is None:
+            raise UnknownReference("run", run)
+        return int(row[0])
+
+    def _trainers_of(self, run: str) -> frozenset[str]:
+        """The keys that may sign a run's chain: its genesis's signer and whichever key replaced that one."""
+        if run not in self._trainers:
+            rows = self._connection.execute(
+                "WITH RECURSIVE line (entry, keyid) AS ("
+                " SELECT keys.entry, keyid FROM runs JOIN keys ON keys.entry = runs.trainer WHERE runs.hash = ?"
+                " UNION SELECT keys.entry, keys.keyid FROM keys JOIN line ON keys.replaces = line.entry"
+                ") SELECT keyid FROM line",
+                (run,),
+            )
+            self._trainers[run] = frozenset(str(row[0]) for row in rows)
+        return self._trainers[run]

@@ -1,0 +1,396 @@
+"""Derived tables: the rows that follow from entries, made by the same code for an append and for a rebuild.
+
+Nothing here is evidence. `ledger rebuild` makes all of it again from the entries, and `ledger fsck` compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from . import derived_schema, jcs
+from .entries import KINDS, kind_of
+from .envelope import Envelope
+from .errors import BitwitnessError, EntryError
+
+Json = Mapping[str, Any]
+
+
+class UnknownReference(EntryError):
+    """An entry names another one (a run, dataset, intent, release or key) that is not in this ledger."""
+
+    def __init__(self, what: str, value: str) -> None:
+        super().__init__(f"the {what} {value} is not in this ledger")
+        self.what = what
+        self.value = value
+
+
+class Conflict(BitwitnessError):
+    """A name or number that only one entry may have is taken. `column` is the table and column, as SQLite says."""
+
+    def __init__(self, what: str, column: str) -> None:
+        super().__init__(what)
+        self.column = column
+
+
+class Derivation:
+    """Writes derived rows into the open transaction of a connection. One per connection and sequence of appends."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._runs: dict[str, int] = {}
+        self._keys: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Drop what was remembered; to be called when the transaction is rolled back."""
+        self._runs.clear()
+        self._keys.clear()
+
+    def apply(self, index: int, leaf_hash: bytes, envelope: Envelope) -> None:
+        """Add the rows of entry `index`. Raises UnknownReference, or Conflict for a name that is taken."""
+        statement = envelope.statement
+        kind = kind_of(statement)
+        predicate = statement["predicate"]
+        try:
+            row = _ROWS.get(kind)
+            if row is not None:
+                row(self, index, leaf_hash.hex(), predicate)
+            self._log(index, kind, envelope, predicate, leaf_hash.hex())
+        except sqlite3.IntegrityError as error:
+            raise _conflict(str(error), kind, predicate) from None
+
+    def _log(self, index: int, kind: str, envelope: Envelope, predicate: Json, leaf_hash: str) -> None:
+        signer = self._key(envelope.keyid)
+        run = leaf_hash if kind == "run" else predicate.get("run")
+        if not KINDS[kind].chained:
+            digest = hashlib.sha256(envelope.payload).hexdigest()
+            self._insert("payloads", digest=digest, entry=index)
+        self._insert(
+            "log",
+            entry=index,
+            kind=kind,
+            signer=signer,
+            run=None if run is None else self._run(run),
+            seq=predicate.get("seq"),
+        )
+
+    def _insert(self, table: str, **values: Any) -> None:
+        columns = ", ".join(values)
+        marks = ", ".join("?" * len(values))
+        self._connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))
+
+    def _lookup(self, table: str, column: str, value: str, what: str) -> int:
+        found = self._connection.execute(f"SELECT entry FROM {table} WHERE {column} = ?", (value,)).fetchone()
+        if found is None:
+            raise UnknownReference(what, value)
+        return int(found[0])
+
+    def _run(self, run: str) -> int:
+        if run not in self._runs:
+            self._runs[run] = self._lookup("runs", "hash", run, "run")
+        return self._runs[run]
+
+    def _key(self, keyid: str) -> int:
+        if keyid not in self._keys:
+            self._keys[keyid] = self._lookup("keys", "keyid", keyid, "key")
+        return self._keys[keyid]
+
+    def _dataset(self, entry: str) -> int:
+        return self._lookup("datasets", "hash", entry, "dataset entry")
+
+    def _key_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        key, action, time = p["key"], p["action"], p["time"]
+        if action == "revoke":
+            self._insert("key_revocations", entry=index, key=self._key(key["keyid"]), from_index=p["from"], time=time)
+            return
+        replaced = self._key(p["replaces"]) if action == "rotate" else None
+        self._insert(
+            "keys",
+            entry=index,
+            keyid=key["keyid"],
+            role=key["role"],
+            name=key.get("name"),
+            algorithm=key["algorithm"],
+            public=key["public"],
+            replaces=replaced,
+            time=time,
+        )
+        if replaced is not None:  # the old key ends where its successor begins
+            self._insert("key_revocations", entry=index, key=replaced, from_index=index, time=time)
+
+    def _dataset_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "datasets",
+            entry=index,
+            hash=leaf_hash,
+            name=p["name"],
+            root=p["dataset"]["root"],
+            size=p["dataset"]["size"],
+            documents=p["documents"],
+            tokens=p["tokens"],
+            bytes=p["bytes"],
+            tokenizer=p["tokenizer"]["name"],
+            vocabulary=p["tokenizer"]["vocabulary"],
+            visibility=p["visibility"],
+            license=p.get("license"),
+            time=p["time"],
+        )
+
+    def _run_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        init = p["init"]
+        forked = init["kind"] == "parent"
+        self._insert(
+            "runs",
+            entry=index,
+            name=p["name"],
+            hash=leaf_hash,
+            planned_steps=p["steps"],
+            trainer=self._key(p["signer"]),
+            seed=p["seed"],
+            init=init["kind"],
+            parent=self._run(init["run"]) if forked else None,
+            parent_step=init["step"] if forked else None,
+            arithmetic=p["arithmetic"]["digest"],
+            code=p["code"]["root"],
+            weights=p["weights"]["root"],
+            state=p["state"],
+            config=jcs.encode(p["config"]).decode("utf-8"),
+            time=p["observed"]["time"],
+        )
+        for position, used in enumerate(p["datasets"]):
+            self._insert(
+                "run_datasets",
+                run=index,
+                position=position,
+                name=used["name"],
+                role=used["role"],
+                dataset=self._dataset(used["entry"]),
+            )
+
+    def _step_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        computed, observed = p["computed"], p["observed"]
+        learning_rate = computed["scalars"].get("learning_rate")
+        microseconds = observed.get("seconds_us")
+        self._insert(
+            "steps",
+            run=self._run(p["run"]),
+            step=computed["step"],
+            entry=index,
+            loss=jcs.f64_from_hex(computed["loss"]),
+            loss_bits=computed["loss"],
+            norm=jcs.f64_from_hex(computed["norm"]),
+            norm_bits=computed["norm"],
+            learning_rate=None if learning_rate is None else jcs.f32_from_hex(learning_rate),
+            learning_rate_bits=learning_rate,
+            tokens=computed["tokens"],
+            seconds=None if microseconds is None else microseconds / 1e6,
+            time=observed["time"],
+            weights=computed["weights"]["root"],
+        )
+
+    def _state_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "states",
+            entry=index,
+            run=self._run(p["run"]),
+            step=p["step"],
+            state=p["state"],
+            weights=p["weights"]["root"],
+            optimizer=p["optimizer"]["root"],
+            bytes=p["bytes"],
+        )
+
+    def _eval_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        computed = p["computed"]
+        self._insert(
+            "evals",
+            entry=index,
+            run=self._run(p["run"]),
+            step=p["step"],
+            dataset=self._dataset(p["dataset"]["entry"]),
+            name=p["dataset"]["name"],
+            mean=jcs.f64_from_hex(computed["mean"]),
+            mean_bits=computed["mean"],
+            nll=jcs.f64_from_hex(computed["nll"]),
+            nll_bits=computed["nll"],
+            tokens=computed["tokens"],
+            windows=computed["windows"],
+            state=p["state"],
+            time=p["observed"]["time"],
+        )
+
+    def _event_rows(self, index: int, kind: str, p: Json) -> None:
+        self._insert(
+            "run_events",
+            entry=index,
+            run=self._run(p["run"]),
+            step=p["step"],
+            kind=kind,
+            reason=p.get("reason"),
+            state=p["state"],
+            time=p["observed"]["time"],
+        )
+
+    def _intent_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "audit_intents",
+            entry=index,
+            hash=leaf_hash,
+            run=self._run(p["run"]),
+            auditor=self._key(p["signer"]),
+            first=p["first"],
+            last=p["last"],
+            samples=p["samples"],
+            beacon=p["beacon"]["kind"],
+            size=p["size"],
+            time=p["time"],
+        )
+
+    def _audit_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "audits",
+            entry=index,
+            run=self._run(p["run"]),
+            intent=self._lookup("audit_intents", "hash", p["intent"], "audit-intent"),
+            auditor=self._key(p["signer"]),
+            basis=p["basis"],
+            result=p["result"],
+            steps=p["steps"],
+            seed=p["seed"],
+            transcript=p["transcript"]["root"],
+            time=p["observed"]["time"],
+        )
+        for position, unit in enumerate(p["units"]):
+            self._insert(
+                "audit_units",
+                audit=index,
+                position=position,
+                first=unit["first"],
+                last=unit["last"],
+                outcome=unit["outcome"],
+                cause=unit["cause"],
+                reason=unit.get("reason"),
+            )
+
+    def _release_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "releases",
+            entry=index,
+            hash=leaf_hash,
+            model=p["model"],
+            version=p["version"],
+            run=self._run(p["run"]),
+            step=p["step"],
+            publisher=self._key(p["signer"]),
+            weights=p["weights"]["root"],
+            state=p["state"],
+            dtype=p["dtype"],
+            license=p.get("license"),
+            time=p["time"],
+        )
+        for position, file in enumerate(p["files"]):
+            self._insert(
+                "release_files",
+                release=index,
+                position=position,
+                name=file["name"],
+                sha256=file["sha256"],
+                bytes=file["bytes"],
+            )
+
+    def _endorse_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "endorsements",
+            entry=index,
+            release=self._lookup("releases", "hash", p["release"], "release"),
+            signer=self._key(p["signer"]),
+            statement=p["statement"],
+            time=p.get("time"),
+        )
+
+    def _status_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "statuses",
+            entry=index,
+            sequence=p["sequence"],
+            size=p["ledger"]["size"],
+            revoked_keys=len(p["revoked_keys"]),
+            revoked_releases=len(p["revoked_releases"]),
+            runs=p["runs"]["size"],
+            time=p["time"],
+        )
+
+
+_Rows = Callable[[Derivation, int, str, Json], None]
+
+
+def _event(kind: str) -> _Rows:
+    return lambda derivation, index, leaf_hash, predicate: derivation._event_rows(index, kind, predicate)
+
+
+_ROWS: dict[str, _Rows] = {
+    "key": Derivation._key_rows,
+    "dataset": Derivation._dataset_rows,
+    "run": Derivation._run_rows,
+    "resume": _event("resume"),
+    "step": Derivation._step_rows,
+    "state": Derivation._state_rows,
+    "eval": Derivation._eval_rows,
+    "halt": _event("halt"),
+    "end": _event("end"),
+    "audit-intent": Derivation._intent_rows,
+    "audit": Derivation._audit_rows,
+    "release": Derivation._release_rows,
+    "endorse": Derivation._endorse_rows,
+    "status": Derivation._status_rows,
+}
+
+
+def _conflict(message: str, kind: str, p: Json) -> Conflict:
+    """Say in the user's words which name is taken; SQLite says `UNIQUE constraint failed: table.column`."""
+    column = message.rpartition(": ")[2]
+    said = {
+        "runs.name": lambda: f"a run named {p['name']!r} is already in this ledger; choose another name",
+        "runs.hash": lambda: "this run is already in the ledger",
+        "keys.keyid": lambda: f"key {p['key']['keyid']} is already enrolled",
+        "steps.run, steps.step": lambda: f"step {p['computed']['step']} of this run is already in the ledger",
+        "audits.intent": lambda: "this audit-intent already has its audit",
+        "releases.model, releases.version": lambda: f"model {p['model']} has a version {p['version']} already",
+        "log.run, log.seq": lambda: f"entry {p.get('seq')} of this run is already in the ledger",
+        "payloads.digest": lambda: "this statement is already in the ledger, under one signature or another",
+    }.get(column)
+    return Conflict(said() if said else f"the {kind} entry does not fit into this ledger: {message}", column)
+
+
+def derived_size(connection: sqlite3.Connection) -> int:
+    """How many entries, from the first, the derived tables cover."""
+    return int(connection.execute("SELECT coalesce(max(entry) + 1, 0) FROM log").fetchone()[0])
+
+
+def version(connection: sqlite3.Connection) -> int | None:
+    """The version of the derived tables in the file, None where they are missing."""
+    try:
+        row = connection.execute("SELECT version FROM derivation").fetchone()
+    except sqlite3.OperationalError:
+        return None
+    return None if row is None else int(row[0])
+
+
+def derive(
+    connection: sqlite3.Connection, entries: Iterable[tuple[int, bytes, Envelope]], *, anew: bool = False
+) -> int:
+    """Add the rows of `entries` (index, leaf hash, envelope) in the open transaction; with `anew`, from nothing.
+
+    Returns the number of entries.
+    """
+    if anew:
+        derived_schema.drop(connection)
+        derived_schema.create(connection)
+    derivation = Derivation(connection)
+    number = 0
+    for index, leaf_hash, envelope in entries:
+        derivation.apply(index, leaf_hash, envelope)
+        number += 1
+    return number

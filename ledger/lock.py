@@ -1,0 +1,71 @@
+"""One writer for each ledger: an operating-system lock on a file beside the database, naming who holds it.
+
+The lock belongs to the process and goes with it, however it ends; the file that stays behind means nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from .errors import BitwitnessError
+
+
+class LedgerLocked(BitwitnessError):
+    """Another writer has the ledger. `pid` is its process id, 0 if it could not be read."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(f"{path} is being written by {holder}; wait for it to end, or stop it, and try again")
+        self.path = str(path)
+        self.pid = pid
+
+
+class WriterLock:
+    """Held from construction to release(). Raises LedgerLocked at once if another writer holds it."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".lock")
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = _read_pid(self._descriptor)
+            os.close(self._descriptor)
+            raise LedgerLocked(database, pid) from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        _HELD.add(self)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+
+    def release(self) -> None:
+        """Give the lock up; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, 0)
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_HELD):
+        lock._forget()
+
+
+# A forked child shares the lock through the inherited descriptor and would keep it after our death.
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _read_pid(descriptor: int) -> int:
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,212 @@
+"""A project folder: one ledger, its keys, and the places of data, stored states and models.
+
+bitwitness.toml   paths of everything else, relative to it
+ledger.db         the ledger
+keys/             root, log, trainer, auditor and publisher (mode 0600); keep root.pem offline once enrolled
+data/ runs/ models/
+trust.toml        the policy of a consumer who trusts this project's keys and nothing else
+run.toml          a run to start from
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from . import entries, envelope, keys
+from .checkpoint import default_origin
+from .errors import BitwitnessError
+from .keys import PassphraseSource, PublicKey, Signer
+from .note import Verifier
+from .store import Ledger
+
+CONFIG = "bitwitness.toml"
+ROLES = ("root", "log", "trainer", "auditor", "publisher")
+PATHS = {"ledger": "ledger.db", "keys": "keys", "data": "data", "runs": "runs", "models": "models"}
+FORMAT = 1
+
+
+class ProjectNotFound(BitwitnessError):
+    """No folder from `start` upwards holds a bitwitness.toml."""
+
+    def __init__(self, start: Path) -> None:
+        super().__init__(f"{start} is not in a project; run `ledger init` or give --project DIR")
+        self.start = str(start)
+
+
+class ProjectError(BitwitnessError):
+    """A bitwitness.toml that cannot be used. `path` names it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+
+
+@dataclass(frozen=True)
+class Project:
+    """An existing project. `root` is its folder; all paths are absolute."""
+
+    root: Path
+    paths: Mapping[str, Path]
+
+    @classmethod
+    def find(cls, start: Path | str | None = None) -> Project:
+        """The project of the folder `start`, or of the nearest one above the current folder.
+
+        With `start` given the folder itself must be a project. Raises ProjectNotFound, ProjectError.
+        """
+        if start is not None:
+            folder = Path(start).absolute()
+            if not (folder / CONFIG).is_file():
+                raise ProjectNotFound(folder)
+            return cls._read(folder)
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / CONFIG).is_file():
+                return cls._read(folder)
+        raise ProjectNotFound(here)
+
+    @classmethod
+    def create(cls, folder: Path | str, *, passphrase: bytes | None = None, origin: str | None = None) -> Project:
+        """Make a project in `folder`: keys, ledger with the keys enrolled, trust.toml, run.toml.
+
+        Creates what is missing and refuses to replace any file. With `passphrase` all keys are encrypted.
+        Raises BitwitnessError.
+        """
+        folder = Path(folder).absolute()
+        project = cls(folder, {name: folder / path for name, path in PATHS.items()})
+        _refuse_existing(folder, [CONFIG, "trust.toml", "run.toml", PATHS["ledger"], *_key_files()])
+        try:
+            for path in (folder, *(project.paths[name] for name in ("keys", "data", "runs", "models"))):
+                path.mkdir(parents=True, exist_ok=True)
+            os.chmod(project.keys_dir, 0o700)
+            signers = {role: keys.generate(role) for role in ROLES}
+            for role, signer in signers.items():
+                keys.save(signer, project.key_path(role), passphrase)
+            origin = origin or default_origin(signers["log"].public)
+            with Ledger.create(project.ledger_path, origin) as ledger:
+                ledger.append([enrolment(signers["root"], signers[role].public, role) for role in ROLES])
+                ledger.sign_checkpoint(signers["log"])
+            _write_new(folder / "trust.toml", project.trust_policy_text(origin, signers))
+            _write_new(folder / "run.toml", _template("run.toml"))
+            # Last, since it is what makes the folder a project.
+            _write_new(folder / CONFIG, _template(CONFIG))
+        except OSError as error:
+            raise BitwitnessError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from None
+        return project
+
+    @classmethod
+    def _read(cls, folder: Path) -> Project:
+        path = folder / CONFIG
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ProjectError(path, f"not readable as TOML: {error}") from None
+        unknown = sorted(table.keys() - {"format", "paths"})
+        if unknown:
+            raise ProjectError(path, f"unknown key {unknown[0]}")
+        if table.get("format") != FORMAT:
+            raise ProjectError(path, f"format = {table.get('format')!r} is not {FORMAT}, which this program knows")
+        given = table.get("paths", {})
+        if not isinstance(given, dict):
+            raise ProjectError(path, "[paths] is not a table")
+        for name, value in given.items():
+            if name not in PATHS:
+                raise ProjectError(path, f"unknown key paths.{name}")
+            if not isinstance(value, str) or not value:
+                raise ProjectError(path, f"paths.{name} is not a path")
+        return cls(folder, {name: folder / given.get(name, default) for name, default in PATHS.items()})
+
+    @property
+    def config(self) -> Path:
+        return self.root / CONFIG
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.paths["ledger"]
+
+    @property
+    def keys_dir(self) -> Path:
+        return self.paths["keys"]
+
+    @property
+    def data_dir(self) -> Path:
+        return self.paths["data"]
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.paths["runs"]
+
+    @property
+    def models_dir(self) -> Path:
+        return self.paths["models"]
+
+    @property
+    def trust_path(self) -> Path:
+        return self.root / "trust.toml"
+
+    def key_path(self, role: str) -> Path:
+        """Where the private key of `role` stands."""
+        return self.keys_dir / f"{role}.pem"
+
+    def signer(self, role: str, passphrase: PassphraseSource | None = None) -> Signer:
+        """The project's key of one role; the passphrase comes from `passphrase` or the environment.
+
+        Raises KeyFileError, WrongPassphrase.
+        """
+        signer = keys.load_private(self.key_path(role), passphrase or keys.passphrase_from_env())
+        if signer.role != role:
+            raise keys.KeyFileError(self.key_path(role), f"this is a {signer.role} key, not a {role} key")
+        return signer
+
+    def open_ledger(self, *, writable: bool = False) -> Ledger:
+        """Open the project's ledger; see Ledger.open."""
+        return Ledger.open(self.ledger_path, writable=writable)
+
+    @staticmethod
+    def trust_policy_text(origin: str, signers: Mapping[str, Signer]) -> str:
+        """A policy that pins this project's log and root key (docs/formats/trust-policy.md)."""
+        return _template("trust.toml").format(
+            origin=origin,
+            log_key=Verifier(origin, signers["log"].public).vkey,
+            root_key=signers["root"].public.raw.hex(),
+            auditor=signers["auditor"].keyid,
+        )
+
+
+def enrolment(root: Signer, key: PublicKey, role: str, *, time: str | None = None) -> bytes:
+    """The signed `key` entry by which the root key enrols another (or itself, as entry 0)."""
+    predicate: dict[str, Any] = {
+        "signer": root.keyid,
+        "action": "enrol",
+        "key": {"algorithm": keys.ALGORITHM, "keyid": key.keyid, "public": key.raw.hex(), "role": role},
+        "time": time or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    return envelope.seal(entries.statement("key", None, predicate), root)
+
+
+def _key_files() -> list[str]:
+    return [f"{PATHS['keys']}/{role}{suffix}" for role in ROLES for suffix in (".pem", ".pub")]
+
+
+def _refuse_existing(folder: Path, names: list[str]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BitwitnessError(f"{folder} is a file; give `ledger init` a folder")
+    for name in names:
+        if (folder / name).exists():
+            raise BitwitnessError(f"{folder / name} exists; `ledger init` replaces nothing, give it another folder")
+
+
+def _template(name: str) -> str:
+    return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _write_new(path: Path, text: str) -> None:
+    with open(path, "x", encoding="utf-8", newline="\n") as file:
+        file.write(text)

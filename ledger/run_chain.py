@@ -1,0 +1,110 @@
+"""A run's signed chain: begin it, take it up again, append to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import entries, envelope, merkle
+from .errors import BitwitnessError
+from .keys import Signer
+from .run_tail import RunTail
+from .store import Ledger
+
+Subject = list[dict[str, Any]]
+Record = tuple[str, Mapping[str, Any]]
+"""(kind, predicate without signer and chain fields)."""
+
+
+class RunEnded(BitwitnessError):
+    """The run has reached its planned end; nothing can follow. `run` is the genesis leaf hash in hex."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"run {run[:16]}… has ended; begin a new run to go on from its last state")
+        self.run = run
+
+
+class RunWriter:
+    """Appends the entries of one run; fills in signer, run, seq, prev and history.
+
+    The ledger has one writer, and refuses whatever does not continue the chain as it stands, so two RunWriters
+    cannot fork a run.
+    """
+
+    def __init__(self, ledger: Ledger, signer: Signer, tail: RunTail) -> None:
+        """Use begin() or open()."""
+        self._ledger = ledger
+        self._signer = signer
+        self._tail = tail
+        self._ended = False
+
+    @classmethod
+    def begin(
+        cls, ledger: Ledger, signer: Signer, predicate: Mapping[str, Any], subject: Subject | None = None
+    ) -> RunWriter:
+        """Append a genesis (`predicate` without signer, seq and history) and return the writer of its run.
+
+        Raises Conflict if a run of that name is in the ledger.
+        """
+        full = {**predicate, "signer": signer.keyid, "seq": 0, "history": dict(entries.EMPTY_HISTORY)}
+        data = envelope.seal(entries.statement("run", subject, full), signer)
+        ledger.append([data], signed_here=True)
+        leaf_hash = merkle.leaf_hash(data)
+        return cls(ledger, signer, RunTail(leaf_hash.hex(), (leaf_hash,)))
+
+    @classmethod
+    def open(cls, ledger: Ledger, signer: Signer, run: str) -> RunWriter:
+        """Go on with a run of the ledger. Raises NoSuchEntry, RunEnded.
+
+        Reads the leaf hashes of the run's entries, so the next entry continues exactly what the ledger holds.
+        """
+        writer = cls(ledger, signer, ledger.run_tail(run))
+        writer._ended = ledger.run_has_ended(run)
+        if writer._ended:
+            raise RunEnded(run)
+        return writer
+
+    @property
+    def run(self) -> str:
+        """The run's identity: the hex leaf hash of its genesis."""
+        return self._tail.run
+
+    @property
+    def seq(self) -> int:
+        """The number of entries so far, which is the next entry's `seq`."""
+        return self._tail.seq
+
+    @property
+    def history(self) -> dict[str, Any]:
+        """The commitment over all entries so far, which is the next entry's `history`."""
+        history: dict[str, Any] = self._tail.chain_fields()["history"]
+        return history
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run's `end` is written."""
+        return self._ended
+
+    def append(self, kind: str, predicate: Mapping[str, Any], subject: Subject | None = None) -> int:
+        """Sign and append one entry; return its index in the ledger. A `subject` of None follows the kind's rule."""
+        return self._append([(kind, predicate, subject)])[0]
+
+    def append_all(self, records: Sequence[Record]) -> range:
+        """Sign and append several entries in one durable transaction, all or none; return their indexes."""
+        return self._append([(kind, predicate, None) for kind, predicate in records])
+
+    def _append(self, records: Sequence[tuple[str, Mapping[str, Any], Subject | None]]) -> range:
+        tail = self._tail.copy()
+        sealed = []
+        ended = self._ended
+        for kind, predicate, subject in records:
+            if ended:
+                raise RunEnded(self.run)
+            full = {**predicate, "signer": self._signer.keyid, **tail.chain_fields()}
+            data = envelope.seal(entries.statement(kind, subject, full), self._signer)
+            tail.add(merkle.leaf_hash(data))
+            sealed.append(data)
+            ended = kind == "end"
+        indexes = self._ledger.append(sealed, signed_here=True)
+        self._tail, self._ended = tail, ended
+        return indexes

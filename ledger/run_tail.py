@@ -1,0 +1,64 @@
+"""The growing end of one run: what the next entry of its chain must say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .entries import EMPTY_HISTORY
+from .errors import EntryError
+from .merkle import Frontier
+
+
+class RunTail:
+    """How many entries a run has, the leaf hash of the last, and the tree over all of them.
+
+    Each step costs O(log n) and the memory is that of at most 63 hashes.
+    """
+
+    def __init__(self, run: str, leaf_hashes: Iterable[bytes]) -> None:
+        """`leaf_hashes` are those of the run's entries so far, in order, the genesis first."""
+        self.run = run
+        self.prev = run
+        self._tree = Frontier()
+        for leaf_hash in leaf_hashes:
+            self.add(leaf_hash)
+
+    @property
+    def seq(self) -> int:
+        """The `seq` of the next entry."""
+        return self._tree.size
+
+    def copy(self) -> RunTail:
+        twin = RunTail(self.run, ())
+        twin.prev = self.prev
+        twin._tree = Frontier(self._tree.size, self._tree.hashes)
+        return twin
+
+    def add(self, leaf_hash: bytes) -> None:
+        """The run has one more entry."""
+        self._tree.append(leaf_hash)
+        self.prev = leaf_hash.hex()
+
+    def chain_fields(self) -> dict[str, Any]:
+        """run, seq, prev and history of the next entry."""
+        history = {"type": EMPTY_HISTORY["type"], "size": self.seq, "root": self._tree.root().hex()}
+        return {"run": self.run, "seq": self.seq, "prev": self.prev, "history": history}
+
+    def check(self, predicate: Mapping[str, Any]) -> None:
+        """Check that an entry continues this run. Raises RunForked or EntryError."""
+        if predicate["seq"] < self.seq:
+            raise RunForked(self.run, predicate["seq"])
+        expected = self.chain_fields()
+        for name, value in expected.items():
+            if predicate[name] != value:
+                raise EntryError(f"is not what continues run {self.run[:16]}… at entry {self.seq}", f"predicate.{name}")
+
+
+class RunForked(EntryError):
+    """A second entry for one (run, seq). `run` is the genesis leaf hash in hex."""
+
+    def __init__(self, run: str, seq: int) -> None:
+        super().__init__(f"run {run[:16]}… already has an entry {seq}; a second one would fork the run")
+        self.run = run
+        self.seq = seq

@@ -1,0 +1,135 @@
+"""The base tables of a ledger file: what is kept, in which form, and the triggers that keep it append-only.
+
+An entry is stored as its two independent parts, the payload (canonical JSON, readable in any SQLite tool) and the
+raw signature; the envelope around them is a pure function of the two, so the signed bytes come back exactly and
+every stored byte is bound by the leaf hash. This takes a third less room than the envelope itself.
+
+Inner nodes of the Merkle tree are stored once they are complete, in the order in which they become complete
+(post-order), so that appending touches only the last page of each table.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from .envelope import assemble
+
+APPLICATION_ID = 0x62697477  # "bitw", in the file's header
+SCHEMA_VERSION = 1
+FORMAT = "bitwitness-ledger/1"
+# Rows of about 1,400 bytes: 16 KiB pages hold eleven with little waste; 4 KiB pages would hold two.
+PAGE_SIZE = 16384
+
+TABLES = """
+CREATE TABLE ledger (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    format TEXT NOT NULL,
+    origin TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE entries (
+    idx INTEGER PRIMARY KEY CHECK (idx >= 0),
+    payload TEXT NOT NULL,
+    signature BLOB NOT NULL CHECK (length(signature) = 64),
+    leaf_hash BLOB NOT NULL CHECK (length(leaf_hash) = 32)
+) STRICT;
+
+-- Eight bytes find a leaf as surely as 32 and keep the index small; full hashes are compared afterwards.
+CREATE INDEX entries_by_leaf_hash ON entries (substr(leaf_hash, 1, 8));
+
+CREATE TABLE nodes (
+    pos INTEGER PRIMARY KEY CHECK (pos >= 0),
+    level INTEGER NOT NULL CHECK (level >= 1),
+    idx INTEGER NOT NULL CHECK (idx >= 0),
+    hash BLOB NOT NULL CHECK (length(hash) = 32)
+) STRICT;
+
+CREATE TABLE checkpoints (
+    id INTEGER PRIMARY KEY CHECK (id >= 0),
+    size INTEGER NOT NULL CHECK (size >= 0),
+    note TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX checkpoints_by_size ON checkpoints (size);
+"""
+
+_NO_CHANGE = """
+CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table}
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table} cannot be updated'); END;
+CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table}
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table} cannot be deleted'); END;
+"""
+
+# INSERT OR REPLACE deletes rows without firing delete triggers, so an insert may only go at the end.
+_APPEND_AT_END = """
+CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
+WHEN NEW.{key} IS NOT (SELECT coalesce(max({key}) + 1, 0) FROM {table})
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table} grow at the end only'); END;
+"""
+
+_ONE_ROW = """
+CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger WHEN (SELECT count(*) FROM ledger) > 0
+BEGIN SELECT RAISE(ABORT, 'a ledger has one origin'); END;
+"""
+
+_KEYS = {"entries": "idx", "nodes": "pos", "checkpoints": "id"}
+
+TRIGGERS = "".join(
+    [_NO_CHANGE.format(table=table) for table in ("ledger", *_KEYS)]
+    + [_APPEND_AT_END.format(table=table, key=key) for table, key in _KEYS.items()]
+    + [_ONE_ROW]
+)
+
+
+def create(connection: sqlite3.Connection, origin: str) -> None:
+    """Make the base tables and triggers in the open transaction of `connection`, and set the origin."""
+    for statement in split_statements(TABLES + TRIGGERS):
+        connection.execute(statement)
+    connection.execute("INSERT INTO ledger (id, format, origin) VALUES (1, ?, ?)", (FORMAT, origin))
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def split_statements(script: str) -> list[str]:
+    """The single statements of an SQL script (sqlite3's executescript would commit the open transaction)."""
+    statements = []
+    current = ""
+    for line in script.splitlines(keepends=True):
+        if not current and (not line.strip() or line.lstrip().startswith("--")):
+            continue
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current.strip())
+            current = ""
+    if current.strip():
+        statements.append(current.strip())
+    return statements
+
+
+def definitions(connection: sqlite3.Connection, names: set[str] | None = None) -> dict[str, str]:
+    """name -> SQL text of the tables, indexes and triggers in the file (of `names`, if given)."""
+    rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    return {name: sql for name, sql in rows if names is None or name in names}
+
+
+def expected_definitions() -> dict[str, str]:
+    """The definitions that a sound ledger file has, made by creating an empty one in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        create(connection, "expected")
+        return definitions(connection)
+    finally:
+        connection.close()
+
+
+def entry_bytes(payload: bytes, signature: bytes) -> bytes:
+    """The signed entry that is stored as `payload` and `signature`.
+
+    Its keyid is the one that the payload states (docs/formats/entries.md makes the two equal). Raises ValueError,
+    KeyError or TypeError if the payload is not such JSON, as can be in an edited file.
+    """
+    keyid = json.loads(payload)["predicate"]["signer"]
+    if not isinstance(keyid, str):
+        raise ValueError("predicate.signer is not a string")
+    return assemble(payload, keyid, signature)

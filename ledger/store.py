@@ -1,0 +1,530 @@
+"""The ledger: an append-only list of signed entries, its Merkle tree and its checkpoints, in one SQLite file.
+
+One writer holds an operating-system lock; readers never wait (write-ahead log) and see only whole appends. An
+append is one durable transaction (synchronous=FULL) of entries, inner nodes and derived rows. Roots and proofs
+of every size are made from stored nodes in O(log n).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from . import derived, derived_schema, merkle, nodes, schema
+from .admission import Admission
+from .checkpoint import Checkpoint, parse_checkpoint
+from .derived import Derivation
+from .envelope import Envelope, open_envelope
+from .errors import BitwitnessError, FoundWrong
+from .keys import Signer
+from .lock import WriterLock
+from .note import parse_note, sign_note
+from .run_tail import RunTail
+
+_HASH_PREFIX = re.compile("[0-9a-f]{8,64}")
+
+
+class LedgerNotFound(BitwitnessError):
+    """There is no ledger file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"there is no ledger at {path}; `ledger init` makes one")
+        self.path = str(path)
+
+
+class LedgerDamaged(FoundWrong):
+    """The file is not a sound ledger: truncated, edited, or something else altogether."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
+class NotALedger(BitwitnessError):
+    """The file exists but was never a ledger, or one of a version that this program does not know."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not a ledger: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
+class LedgerFull(BitwitnessError):
+    """The disk is full; the append did not happen, everything before it is kept."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        super().__init__(f"the disk of {path} is full; nothing was lost, the ledger still ends with {size} entries")
+        self.path = str(path)
+        self.size = size
+
+
+class NoSuchEntry(BitwitnessError):
+    """The ledger has no such entry or run; `wanted` is what was asked for."""
+
+    def __init__(self, wanted: object, size: int) -> None:
+        super().__init__(f"the ledger has {size} entries and none that is {wanted}")
+        self.wanted = wanted
+        self.size = size
+
+
+class Ledger:
+    """An open ledger file. Use as a context manager, or call close()."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None) -> None:
+        """Use create() or open()."""
+        self.path = path
+        self._connection = connection
+        self._lock = lock
+        self._tree: merkle.Frontier | None = None
+        self._derivation = Derivation(connection)
+        self._admission = Admission(connection)
+        with self._reporting():
+            self.origin = str(connection.execute("SELECT origin FROM ledger").fetchone()[0])
+
+    @classmethod
+    def create(cls, path: Path | str, origin: str) -> Ledger:
+        """Make an empty ledger file and open it for writing. Raises BitwitnessError if the file exists."""
+        path = Path(path)
+        lock = WriterLock(path)
+        try:
+            if path.exists():
+                raise BitwitnessError(f"{path} exists; a ledger is never overwritten")
+            connection = _connect(path, writable=True)
+            try:
+                connection.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
+                connection.execute("PRAGMA journal_mode = WAL")
+                _set_durable(connection)
+                connection.execute("BEGIN IMMEDIATE")
+                schema.create(connection, origin)
+                derived_schema.create(connection)
+                connection.execute("COMMIT")
+                ledger = cls(path, connection, lock)
+                ledger._tree = merkle.Frontier()
+                return ledger
+            except BaseException:
+                connection.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open(cls, path: Path | str, *, writable: bool = False) -> Ledger:
+        """Open a ledger file. With `writable`, take the writer's lock and check the end of the tree.
+
+        Raises LedgerNotFound, NotALedger, LedgerDamaged, LedgerLocked.
+        """
+        return cls._open(Path(path), writable=writable)
+
+    @classmethod
+    def _open(cls, path: Path, *, writable: bool, derived_too: bool = True) -> Ledger:
+        _check_header(path)
+        lock = WriterLock(path) if writable else None
+        connection: sqlite3.Connection | None = None
+        try:
+            with _reporting(path):
+                connection = _connect(path, writable=writable)
+                _check_identity(path, connection)
+                if writable:
+                    _set_durable(connection)
+            ledger = cls(path, connection, lock)
+            if writable:
+                ledger._start_writing()
+                if derived_too:
+                    ledger._check_derived()
+            return ledger
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            if lock is not None:
+                lock.release()
+            raise
+
+    def close(self) -> None:
+        """Close the file and give the writer's lock up."""
+        self._connection.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For queries on derived tables. Writing through it is refused by triggers, or found by fsck."""
+        return self._connection
+
+    @property
+    def writable(self) -> bool:
+        return self._lock is not None
+
+    # Reading ----------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """The number of entries now."""
+        if self._tree is not None:
+            return self._tree.size
+        with self._reporting():
+            return _size(self._connection)
+
+    def root(self, size: int | None = None) -> bytes:
+        """The Merkle root of the first `size` entries (of all)."""
+        if size is None:
+            size = self.size
+        self._check_size(size)
+        with self._reporting():
+            return merkle.root_from_nodes(size, self.node)
+
+    def node(self, level: int, index: int) -> bytes:
+        """The hash of the perfect subtree over entries [index << level, (index + 1) << level)."""
+        if level == 0:
+            row = self._connection.execute("SELECT leaf_hash FROM entries WHERE idx = ?", (index,)).fetchone()
+        else:
+            position = nodes.position(level, index)
+            row = self._connection.execute("SELECT hash FROM nodes WHERE pos = ?", (position,)).fetchone()
+        if row is None:
+            raise LedgerDamaged(self.path, f"the tree node at level {level}, index {index} is missing")
+        return bytes(row[0])
+
+    def entry(self, index: int) -> bytes:
+        """The signed bytes of entry `index`. Raises NoSuchEntry."""
+        for _index, data in self.entries(index, index + 1):
+            return data
+        raise NoSuchEntry(f"number {index}", self.size)
+
+    def entries(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """(index, signed bytes) of the entries from `start` to before `stop` (to the end)."""
+        query = "SELECT idx, payload, signature FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx"
+        return self._read(query, (start, merkle.MAX_SIZE if stop is None else stop))
+
+    def run_entries(self, run: str) -> Iterator[tuple[int, bytes]]:
+        """(index, signed bytes) of a run's chain, in order of `seq`. `run` is the genesis leaf hash in hex."""
+        query = (
+            "SELECT idx, payload, signature FROM log JOIN entries ON idx = log.entry"
+            " WHERE run = ? AND seq IS NOT NULL ORDER BY seq"
+        )
+        return self._read(query, (self._genesis(run),))
+
+    def leaf_hash(self, index: int) -> bytes:
+        """The stored leaf hash of entry `index`. Raises NoSuchEntry."""
+        if not 0 <= index < self.size:
+            raise NoSuchEntry(f"number {index}", self.size)
+        with self._reporting():
+            return self.node(0, index)
+
+    def find(self, leaf_hash: bytes) -> int | None:
+        """The index of the entry with this leaf hash."""
+        query = "SELECT idx FROM entries WHERE substr(leaf_hash, 1, 8) = ? AND leaf_hash = ?"
+        with self._reporting():
+            row = self._connection.execute(query, (leaf_hash[:8], leaf_hash)).fetchone()
+        return None if row is None else int(row[0])
+
+    def find_prefix(self, prefix: str) -> list[int]:
+        """The indexes of entries whose leaf hash in hex begins with `prefix` (at least 8 digits), in order."""
+        low = bytes.fromhex(prefix[:16].ljust(16, "0"))
+        high = bytes.fromhex(prefix[:16].ljust(16, "f"))
+        query = "SELECT idx, leaf_hash FROM entries WHERE substr(leaf_hash, 1, 8) BETWEEN ? AND ? ORDER BY idx"
+        with self._reporting():
+            rows = self._connection.execute(query, (low, high)).fetchall()
+        return [int(index) for index, leaf in rows if leaf.hex().startswith(prefix)]
+
+    def inclusion_proof(self, index: int, size: int | None = None) -> list[bytes]:
+        """The inclusion proof of entry `index` in the tree of `size` (now). Raises NoSuchEntry, ProofError."""
+        if size is None:
+            size = self.size
+        self._check_size(size)
+        with self._reporting():
+            return merkle.inclusion_proof_from_nodes(index, size, self.node)
+
+    def consistency_proof(self, size1: int, size2: int | None = None) -> list[bytes]:
+        """The consistency proof from `size1` to `size2` (now). Raises NoSuchEntry, ProofError."""
+        if size2 is None:
+            size2 = self.size
+        self._check_size(size2)
+        with self._reporting():
+            return merkle.consistency_proof_from_nodes(size1, size2, self.node)
+
+    def latest_checkpoint(self, at_least: int = 0) -> str | None:
+        """The newest stored checkpoint note, if it covers at least that many entries."""
+        query = "SELECT size, note FROM checkpoints ORDER BY id DESC LIMIT 1"
+        with self._reporting():
+            row = self._connection.execute(query).fetchone()
+        return None if row is None or row[0] < at_least else str(row[1])
+
+    def run_tail(self, run: str) -> RunTail:
+        """The end of a run's chain, to be continued. `run` is the genesis leaf hash in hex. O(run's entries)."""
+        self._genesis(run)
+        with self._reporting():
+            return self._admission.tail(run)
+
+    def find_run(self, text: str) -> str | None:
+        """The identity (hex leaf hash) of the run with this name, or with a hash that begins so (8 or more digits).
+
+        Raises BitwitnessError if several runs' hashes begin so.
+        """
+        with self._reporting():
+            row = self._connection.execute("SELECT hash FROM runs WHERE name = ?", (text,)).fetchone()
+            if row is None and _HASH_PREFIX.fullmatch(text):
+                query = "SELECT hash FROM runs WHERE hash >= ? AND hash <= ? LIMIT 2"
+                rows = self._connection.execute(query, (text, text.ljust(64, "f"))).fetchall()
+                if len(rows) > 1:
+                    raise BitwitnessError(f"several runs begin with {text}; give more digits")
+                row = rows[0] if rows else None
+        return None if row is None else str(row[0])
+
+    def releases(self, run: str) -> list[dict[str, Any]]:
+        """The rows of table `releases` that belong to a run, oldest first. `run` is the genesis leaf hash in hex."""
+        return self._rows("SELECT * FROM releases WHERE run = ? ORDER BY entry", (self._genesis(run),))
+
+    def _rows(self, query: str, parameters: tuple[Any, ...]) -> list[dict[str, Any]]:
+        with self._reporting():
+            cursor = self._connection.execute(query, parameters)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def run_has_ended(self, run: str) -> bool:
+        """Whether the run's chain holds its `end`. `run` is the genesis leaf hash in hex."""
+        query = "SELECT 1 FROM run_events WHERE run = ? AND kind = 'end'"
+        with self._reporting():
+            return self._connection.execute(query, (self._genesis(run),)).fetchone() is not None
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside sees one moment of the ledger."""
+        if self._connection.in_transaction:
+            yield
+            return
+        with self._reporting():
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("COMMIT")
+
+    # Writing ----------------------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[bytes], *, signed_here: bool = False) -> range:
+        """Add signed entries, all or none, durably; return their indexes.
+
+        Every entry is checked: its form, its kind, that an enrolled and unrevoked key of the right role signed
+        it, its place in its run's chain, and that nothing in the ledger contradicts it. `signed_here` skips only
+        the signature itself, for entries that this process signed a moment ago.
+        Raises EntryError, SignatureError, SignerNotEnrolled, RunForked, Conflict, LedgerFull.
+        """
+        tree = self._writing()
+        tree = merkle.Frontier(tree.size, tree.hashes)
+        first = tree.size
+        with self._transaction():
+            for data in entries:
+                envelope = open_envelope(data)
+                leaf_hash = merkle.leaf_hash(data)
+                self._admission.admit(tree.size, leaf_hash, envelope, check_signature=not signed_here)
+                self._insert(tree, envelope, leaf_hash)
+        self._tree = tree
+        self._admission.keep()
+        return range(first, tree.size)
+
+    def sign_checkpoint(self, signer: Signer) -> str:
+        """Sign the tree as it stands, store the note and return it.
+
+        Refuses to sign a tree that does not extend the newest stored checkpoint (LedgerDamaged).
+        """
+        size = self._writing().size
+        if signer.role != "log":
+            raise BitwitnessError(f"checkpoints are signed by the log key, not by a {signer.role} key")
+        latest = self.latest_checkpoint()
+        if latest is not None:
+            self._check_extends(parse_checkpoint(parse_note(latest).text))
+        checkpoint = Checkpoint(self.origin, size, self.root(size))
+        note = sign_note(checkpoint.format(), self.origin, signer)
+        if note != latest:
+            with self._transaction():
+                self._connection.execute(
+                    "INSERT INTO checkpoints (id, size, note) SELECT coalesce(max(id) + 1, 0), ?, ? FROM checkpoints",
+                    (size, note),
+                )
+        return note
+
+    @classmethod
+    def rebuild(cls, path: Path | str) -> int:
+        """Make all derived tables of a ledger file anew from its entries; return the number of entries.
+
+        Takes the writer's lock. Entries that contradict each other are reported, and nothing is changed.
+        """
+        with cls._open(Path(path), writable=True, derived_too=False) as ledger:
+            # Dropping a table deletes its rows one by one, which foreign keys would refuse.
+            ledger._connection.execute("PRAGMA foreign_keys = OFF")
+            with ledger._transaction():
+                return derived.derive(ledger._connection, ledger._opened(0), anew=True)
+
+    # Inside -----------------------------------------------------------------------------------------------
+
+    def _insert(self, tree: merkle.Frontier, envelope: Envelope, leaf_hash: bytes) -> None:
+        execute = self._connection.execute
+        index = tree.size
+        execute(
+            "INSERT INTO entries (idx, payload, signature, leaf_hash) VALUES (?, ?, ?, ?)",
+            (index, envelope.payload.decode("utf-8"), envelope.signature, leaf_hash),
+        )
+        for level, number, digest in tree.append(leaf_hash)[1:]:
+            execute(
+                "INSERT INTO nodes (pos, level, idx, hash) VALUES (?, ?, ?, ?)",
+                (nodes.position(level, number), level, number, digest),
+            )
+        self._derivation.apply(index, leaf_hash, envelope)
+
+    def _start_writing(self) -> None:
+        """Load the right edge of the tree, and refuse to build on an end that does not hold together."""
+        with self._reporting():
+            size = _size(self._connection)
+            self._tree = merkle.Frontier.load(size, self.node)
+            if size:
+                last = size - 1
+                if merkle.leaf_hash(self.entry(last)) != self.node(0, last):
+                    raise LedgerDamaged(self.path, f"entry {last} is not what its leaf hash says; run `ledger fsck`")
+            latest = self.latest_checkpoint()
+            if latest is not None:
+                self._check_extends(parse_checkpoint(parse_note(latest).text))
+
+    def _check_derived(self) -> None:
+        if derived.version(self._connection) != derived_schema.VERSION:
+            raise LedgerDamaged(self.path, "its derived tables are missing or of another version; run `ledger rebuild`")
+        with self._reporting():
+            done = derived.derived_size(self._connection)
+        if done != self.size:
+            raise LedgerDamaged(
+                self.path, f"the derived tables cover {done} of {self.size} entries; run `ledger rebuild`"
+            )
+
+    def _check_extends(self, checkpoint: Checkpoint) -> None:
+        size = self.size
+        if checkpoint.size > size:
+            raise LedgerDamaged(self.path, f"it ends with {size} entries, but a checkpoint signed {checkpoint.size}")
+        if self.root(checkpoint.size) != checkpoint.root:
+            raise LedgerDamaged(
+                self.path,
+                f"its first {checkpoint.size} entries are not those that the checkpoint signed; run `ledger fsck`",
+            )
+
+    def _writing(self) -> merkle.Frontier:
+        if self._tree is None:
+            raise BitwitnessError(f"{self.path} was opened for reading only")
+        return self._tree
+
+    def _opened(self, start: int) -> Iterator[tuple[int, bytes, Envelope]]:
+        for index, data in self.entries(start):
+            yield index, merkle.leaf_hash(data), open_envelope(data)
+
+    def _read(self, query: str, parameters: tuple[Any, ...]) -> Iterator[tuple[int, bytes]]:
+        with self._reporting():
+            for index, payload, signature in self._connection.execute(query, parameters):
+                try:
+                    yield int(index), schema.entry_bytes(payload.encode("utf-8"), signature)
+                except (ValueError, KeyError, TypeError):
+                    raise LedgerDamaged(self.path, f"entry {index} was edited; run `ledger fsck`") from None
+
+    def _genesis(self, run: str) -> int:
+        with self._reporting():
+            row = self._connection.execute("SELECT entry FROM runs WHERE hash = ?", (run,)).fetchone()
+        if row is None:
+            raise NoSuchEntry(f"run {run}", self.size)
+        return int(row[0])
+
+    def _check_size(self, size: int) -> None:
+        if not 0 <= size <= self.size:
+            raise NoSuchEntry(f"number {size - 1}", self.size)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing. What was remembered about an append that is taken back is forgotten."""
+        with self._reporting():
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite ends it itself when the disk is full
+                    self._connection.execute("ROLLBACK")
+                self._derivation.forget()
+                self._admission.forget()
+                raise
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        with _reporting(self.path, self):
+            yield
+
+
+@contextmanager
+def _reporting(path: Path, ledger: Ledger | None = None) -> Iterator[None]:
+    """Turn SQLite's errors into ours, one clear line each."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        message = str(error)
+        if "disk is full" in message:
+            size = ledger._tree.size if ledger is not None and ledger._tree is not None else 0
+            raise LedgerFull(path, size) from None
+        if "locked" in message or "busy" in message:
+            raise BitwitnessError(f"{path} is busy ({message}); try again") from None
+        if "unable to open" in message or "readonly" in message or "disk I/O" in message:
+            raise BitwitnessError(f"{path} cannot be used: {message}") from None
+        raise LedgerDamaged(path, f"{message}; run `ledger fsck`") from None
+
+
+def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
+    mode = "rwc" if writable else "ro"
+    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA cache_size = -16384")
+    return connection
+
+
+def _set_durable(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _size(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT coalesce(max(idx) + 1, 0) FROM entries").fetchone()[0])
+
+
+def _check_header(path: Path) -> None:
+    """Tell a missing, foreign or cut file before SQLite does so in its own words."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(100)
+            length = file.seek(0, 2)
+    except FileNotFoundError:
+        raise LedgerNotFound(path) from None
+    except OSError as error:
+        raise NotALedger(path, (error.strerror or str(error)).lower()) from None
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise NotALedger(path, "not an SQLite file, or cut to almost nothing")
+    page_size = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    wal = path.with_name(path.name + "-wal")
+    if length < pages * (65536 if page_size == 1 else page_size) and not (wal.exists() and wal.stat().st_size):
+        raise LedgerDamaged(path, f"it was cut to {length} bytes; restore it from a copy")
+
+
+def _check_identity(path: Path, connection: sqlite3.Connection) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application != schema.APPLICATION_ID:
+        raise NotALedger(path, "an SQLite file of another program")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != schema.SCHEMA_VERSION:
+        raise NotALedger(path, f"its schema has version {version}, this program knows {schema.SCHEMA_VERSION}")
