@@ -113,9 +113,7 @@ def test_widening_is_exact(bits: int) -> None:
         assert host.from_bits_f32(bits) == struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
-@pytest.mark.parametrize(
-    "tie", [2.0**-150, 3 * 2.0**-150, 1 + 2.0**-24, 1 + 3 * 2.0**-24, (2 - 2.0**-24) * 2.0**127]
-)
+@pytest.mark.parametrize("tie", [2.0**-150, 3 * 2.0**-150, 1 + 2.0**-24, 1 + 3 * 2.0**-24, (2 - 2.0**-24) * 2.0**127])
 def test_rounding_at_ties(tie: float) -> None:
     below, above = math.nextafter(tie, 0), math.nextafter(tie, math.inf)
     assert host.bits_f32(above) == host.bits_f32(below) + 1

@@ -166,10 +166,7 @@ def test_special_values() -> None:
     assert f32.fma(inf, zero, one) == nan and f32.fma(one, inf, minus) == nan
     assert f32.fma(largest, largest, minus) == minus  # the product does not overflow first
     assert f32.fma(largest, f32.TWO, largest | 1 << 31) == largest
-    assert (
-        f32.fma(negative_zero, one, zero) == zero
-        and f32.fma(negative_zero, one, negative_zero) == negative_zero
-    )
+    assert f32.fma(negative_zero, one, zero) == zero and f32.fma(negative_zero, one, negative_zero) == negative_zero
     assert f32.fma(one, one, 0xBF800000) == zero
     for payload in (0x7F800001, 0xFFC12345):
         assert f32.add(payload, one) == f32.mul(one, payload) == f32.fma(one, one, payload) == nan
