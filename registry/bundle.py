@@ -1,19 +1,19 @@
 """`provenance.json`, the proof that travels with a model (docs/formats/provenance.md).
 
-The file is canonical JSON, so one bundle has one spelling. It holds log entries as they are, where each stands
-in the log, inclusion proofs to one checkpoint, proofs that entries of the run stand in one another's history,
-and the tensor leaves under the weights root. This module knows its shape only: nothing here is believed until
-`evidence.py` has checked it against the keys of a policy.
+The file is canonical JSON, so one bundle has one spelling. It holds log entries as they are, where each
+stands in the log, inclusion proofs to one checkpoint, proofs that entries of the run stand in one another's
+history, and the tensor leaves under the weights root. This module knows its shape only: nothing here is
+believed until `evidence.py` has checked it against the keys of a policy.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError, FormatError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 FILE_NAME = "provenance.json"
 FORMAT = "bitwitness/provenance/1"
@@ -29,11 +29,11 @@ class BundleError(FormatError):
 
 
 def _ascending(values: list[Any]) -> None:
-    if any(left >= right for left, right in zip(values, values[1:], strict=False)):
+    if any(left >= right for left, right in pairwise(values)):
         raise ValueError("must be in ascending order, each once")
 
 
-Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\Z")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Position = Annotated[int, Field(ge=0, le=_MAX)]
 Proof = Annotated[list[Hash], Field(max_length=63)]
 
@@ -57,7 +57,7 @@ class LoggedEntry(_Strict):
 class HistoryProof(_Strict):
     """Proof that the entry at log position ``entry`` is in the history that the one at ``within`` commits to.
 
-    Its leaf position is the contained entry's signed `seq` and the size is the signed history's: neither is here.
+    Its leaf position is the contained entry's signed `seq`, the size is the signed history's.
     """
 
     entry: Position
@@ -70,8 +70,8 @@ class TensorLeaf(_Strict):
 
     bytes: Position
     digest: Hash
-    dtype: Annotated[str, Field(pattern=r"^[A-Z0-9_]{1,16}\Z")]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,200}\Z")]
+    dtype: Annotated[str, Field(pattern=r"^[A-Z0-9_]{1,16}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,200}$")]
     shape: Annotated[list[Position], Field(max_length=32)]
 
 

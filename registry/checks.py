@@ -1,7 +1,7 @@
 """What the gate reports: one line per check, each of one category, and the exit code they add up to.
 
-CRYPTO says that the bytes are what was signed and logged, POLICY that the consumer's rules hold, ASSURANCE how
-much that is worth (who else saw the log). ``ok`` is True, False (found wrong) or None (could not be checked).
+CRYPTO says that the bytes are what was signed and logged, POLICY that the consumer's rules hold, ASSURANCE
+how much that is worth (who else saw the log). ``ok`` is True, False (found wrong) or None (not checkable).
 """
 
 from __future__ import annotations

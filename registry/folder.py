@@ -69,14 +69,12 @@ class Folder:
                 if not entry.is_file(follow_symlinks=False):
                     raise FolderRefused(f"{shown} is not a regular file")
                 if Path(entry.name).suffix.lower() in EXECUTABLE_SUFFIXES:
-                    raise FolderRefused(
-                        f"{shown} can run code when it is opened: such files are refused by name"
-                    )
+                    raise FolderRefused(f"{shown} can run code when it is opened: such files are refused by name")
                 if not _FILE_NAME.fullmatch(entry.name):
                     raise FolderRefused(f"{shown} is not a plain file name (A-Z a-z 0-9 . _ -)")
                 twin = folded.setdefault(entry.name.lower(), entry.name)
                 if twin != entry.name:
-                    raise FolderRefused(f"{shown} and {ascii(twin)} differ only in case")
+                    raise FolderRefused(f"{shown} and {twin!a} differ only in case")
                 names.append(entry.name)
         return names
 
@@ -90,9 +88,7 @@ class Folder:
         The buffer is as large as the file was on opening: a file that grows or shrinks meanwhile is refused.
         """
         if not _FILE_NAME.fullmatch(name):
-            raise FolderRefused(
-                f"{ascii(name[:100])} is not a plain file name: it could lead out of the folder"
-            )
+            raise FolderRefused(f"{name[:100]!a} is not a plain file name: it could lead out of the folder")
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
         except FileNotFoundError as error:
@@ -106,9 +102,7 @@ class Folder:
             if not stat.S_ISREG(status.st_mode):
                 raise FolderRefused(f"{name} is not a regular file")
             if status.st_size > limit:
-                raise FolderRefused(
-                    f"{name} has {status.st_size} bytes, more than the {limit} that are allowed"
-                )
+                raise FolderRefused(f"{name} has {status.st_size} bytes, more than the {limit} that are allowed")
             data = bytearray(status.st_size)
             view = memoryview(data)
             filled = 0

@@ -1,0 +1,126 @@
+"""Gathers the bundle of a release from a ledger: entries, inclusion proofs to one checkpoint, history proofs.
+
+Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
+every `key` entry; every audit of the run with its intent; the evals of the released step, or else the last
+one before it on each dataset; the newest `status`. The same ledger and release give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bitwitness.ledger import jcs, merkle
+from bitwitness.ledger.checkpoint import parse_checkpoint
+from bitwitness.ledger.commitments import TensorLeaf
+from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.note import parse_note
+from bitwitness.ledger.store import Ledger
+
+from . import bundle
+
+
+class ReleaseMissing(BitwitnessError):
+    """The ledger has no such release, or its checkpoint does not reach it."""
+
+
+def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf]) -> bundle.Provenance:
+    """The bundle of the release at log index ``release``, proven to the checkpoint ``note`` of this ledger.
+
+    ``leaves`` are the tensor leaves under the released weights root, in byte order of the names.
+    """
+    checkpoint = parse_checkpoint(parse_note(note).text)
+    if release >= checkpoint.size:
+        raise ReleaseMissing(f"the checkpoint covers {checkpoint.size} entries, the release is number {release}")
+    with ledger.snapshot():
+        predicate = open_envelope(ledger.entry(release)).statement["predicate"]
+        run, step = predicate["run"], predicate["step"]
+        genesis = ledger.find(bytes.fromhex(run))
+        if genesis is None:
+            raise ReleaseMissing(f"the run {run[:16]}… of the release is not in this ledger")
+        chain = _chain(ledger, genesis, step, release)
+        chosen = {release, genesis, *chain, *_datasets(ledger, genesis, chain), *_about(ledger, genesis)}
+        entries = [
+            bundle.LoggedEntry(
+                entry=jcs.parse(ledger.entry(index)),
+                index=index,
+                proof=[node.hex() for node in ledger.inclusion_proof(index, checkpoint.size)],
+            )
+            for index in sorted(chosen)
+            if index < checkpoint.size
+        ]
+        history = _history(ledger, genesis, chain)
+    return bundle.Provenance(
+        checkpoint=note,
+        entries=entries,
+        format=bundle.FORMAT,
+        history=history,
+        weights=[
+            bundle.TensorLeaf(
+                bytes=leaf.nbytes, digest=leaf.digest, dtype=leaf.dtype, name=leaf.name, shape=list(leaf.shape)
+            )
+            for leaf in leaves
+        ],
+    )
+
+
+def _column(ledger: Ledger, query: str, *parameters: Any) -> list[int]:
+    return [int(row[0]) for row in ledger.connection.execute(query, parameters)]
+
+
+def _chain(ledger: Ledger, genesis: int, step: int, release: int) -> list[int]:
+    """Log indexes of the run's entries that the bundle holds, but the genesis, in the order of the run."""
+    chosen = set(_column(ledger, "SELECT entry FROM steps WHERE run = ? AND step = ?", genesis, step))
+    chosen |= set(_column(ledger, "SELECT entry FROM states WHERE run = ? AND step = ?", genesis, step))
+    chosen |= set(_column(ledger, "SELECT entry FROM run_events WHERE run = ? AND kind = 'end'", genesis))
+    measured = ledger.connection.execute(
+        "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, step)
+    )
+    chosen |= {int(entry) for entry in {row[0]: row[2] for row in measured}.values()}
+    return sorted(index for index in chosen if index < release)
+
+
+def _datasets(ledger: Ledger, genesis: int, chain: Sequence[int]) -> set[int]:
+    used = set(_column(ledger, "SELECT dataset FROM run_datasets WHERE run = ?", genesis))
+    for index in chain:
+        used |= set(_column(ledger, "SELECT dataset FROM evals WHERE entry = ?", index))
+    return used
+
+
+def _about(ledger: Ledger, genesis: int) -> set[int]:
+    """Keys, the newest status, and all that auditors said about the run."""
+    chosen = set(_column(ledger, "SELECT entry FROM log WHERE kind = 'key'"))
+    chosen |= set(_column(ledger, "SELECT entry FROM log WHERE kind = 'status' ORDER BY entry DESC LIMIT 1"))
+    chosen |= set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
+    return chosen | set(_column(ledger, "SELECT entry FROM audits WHERE run = ?", genesis))
+
+
+def _history(ledger: Ledger, genesis: int, chain: Sequence[int]) -> list[bundle.HistoryProof]:
+    """Proofs that the genesis is in the history of each entry of ``chain``, and each in that of the last."""
+    if not chain:
+        return []
+    rows = ledger.connection.execute(
+        "SELECT log.entry, seq, leaf_hash FROM log JOIN entries ON idx = log.entry"
+        " WHERE run = ? AND seq IS NOT NULL AND log.entry <= ? ORDER BY seq",
+        (genesis, chain[-1]),
+    ).fetchall()
+    position = {int(entry): int(seq) for entry, seq, _ in rows}
+    levels = [[bytes(leaf) for _, _, leaf in rows]]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        levels.append([merkle.node_hash(below[i], below[i + 1]) for i in range(0, len(below) - 1, 2)])
+    pairs = {(entry, genesis) for entry in chain} | {(chain[-1], entry) for entry in chain[:-1]}
+    return [
+        bundle.HistoryProof(
+            entry=inner,
+            proof=[
+                node.hex()
+                for node in merkle.inclusion_proof_from_nodes(
+                    position[inner], position[outer], lambda level, index: levels[level][index]
+                )
+            ],
+            within=outer,
+        )
+        for outer, inner in sorted(pairs)
+    ]

@@ -1,0 +1,130 @@
+"""Turns a bundle into entries that can be believed: logged, signed, and by keys that were allowed to sign.
+
+Four steps, in this order, each believing nothing that a former one did not establish: the checkpoint's note is
+signed by the policy's log; every entry is in the tree of that checkpoint at its position; the `key` entries are
+by the policy's root; every other entry is signed by a key enrolled for its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bitwitness.ledger import checkpoint, merkle
+from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.entries import check
+from bitwitness.ledger.envelope import Envelope, open_envelope
+from bitwitness.ledger.errors import (
+    BitwitnessError,
+    EntryError,
+    FoundWrong,
+    NoteError,
+    ProofError,
+    SignatureError,
+)
+from bitwitness.ledger.keys import PublicKey
+from bitwitness.ledger.note import ED25519, Verifier
+
+from .bundle import LoggedEntry
+from .keyring import KeyRefused, Keyring
+from .policy import Policy
+
+
+class EvidenceRefused(FoundWrong):
+    """A part of the bundle is not what the log, the root or a signer said; the message is one line."""
+
+
+class PolicyUnusable(BitwitnessError):
+    """A key in the policy file is not a key (exit 2: nothing can be checked with it)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A log entry at its position. Its leaf hash (hex) is the name by which other entries refer to it."""
+
+    index: int
+    raw: bytes
+    leaf: str
+    kind: str
+    envelope: Envelope
+
+    @property
+    def predicate(self) -> Mapping[str, Any]:
+        predicate: Mapping[str, Any] = self.envelope.statement["predicate"]
+        return predicate
+
+    @property
+    def computed(self) -> Mapping[str, Any]:
+        """What a step computed; for other kinds of a run, which state the same fields directly, the predicate."""
+        computed: Mapping[str, Any] = self.predicate["computed"] if self.kind == "step" else self.predicate
+        return computed
+
+    def __str__(self) -> str:
+        return f"entry {self.index} ({self.kind})"
+
+
+def open_checkpoint(note: str, policy: Policy) -> Checkpoint:
+    """The checkpoint of a note that the policy's log key signed for the policy's origin."""
+    try:
+        verifier = Verifier.parse(policy.log.key)
+    except BitwitnessError as error:
+        raise PolicyUnusable(f"the policy's log.key is not usable: {error}") from error
+    if verifier.name != policy.log.origin or verifier.type != ED25519:
+        raise PolicyUnusable(f"the policy's log.key is not an Ed25519 key named {policy.log.origin}, its log.origin")
+    try:
+        found, _ = checkpoint.open_checkpoint(note, [verifier], policy.log.origin)
+    except (NoteError, SignatureError) as error:
+        raise EvidenceRefused(f"the checkpoint is not one of the policy's log: {error}") from error
+    if found.extensions:
+        raise EvidenceRefused("the checkpoint has extension lines; checkpoints of this ledger have none")
+    return found
+
+
+def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]:
+    """Check that every entry is in the tree at its position, is well formed and is there once."""
+    entries = []
+    payloads: dict[bytes, int] = {}
+    for item in logged:
+        raw = item.raw()
+        leaf = merkle.leaf_hash(raw)
+        try:
+            merkle.verify_inclusion(
+                item.index,
+                head.size,
+                leaf,
+                [bytes.fromhex(node) for node in item.proof],
+                head.root,
+            )
+        except ProofError as error:
+            raise EvidenceRefused(f"entry {item.index} is not in the log: {error}") from error
+        try:
+            envelope = open_envelope(raw)
+            kind = check(envelope.statement)
+        except EntryError as error:
+            raise EvidenceRefused(f"entry {item.index}: {error}") from error
+        twin = payloads.setdefault(envelope.payload, item.index)
+        if twin != item.index:
+            raise EvidenceRefused(f"entries {twin} and {item.index} are one statement under two signatures")
+        entries.append(Entry(item.index, raw, leaf.hex(), kind.name, envelope))
+    return entries
+
+
+def read_keys(entries: Sequence[Entry], policy: Policy) -> Keyring:
+    """The keys that the policy's root enrolled."""
+    try:
+        root = PublicKey.from_hex(policy.root.key)
+    except BitwitnessError as error:
+        raise PolicyUnusable(f"the policy's root.key is not usable: {error}") from error
+    return Keyring.read(root, [(entry.index, entry.envelope) for entry in entries])
+
+
+def check_signatures(entries: Sequence[Entry], keyring: Keyring) -> None:
+    """Check every entry's signature and its signer's right to make it."""
+    for entry in entries:
+        try:
+            keyring.verify(entry.index, entry.envelope)
+        except KeyRefused:
+            raise
+        except (SignatureError, EntryError) as error:
+            raise EvidenceRefused(f"{entry}: {error}") from error

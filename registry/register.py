@@ -1,0 +1,238 @@
+"""Makes a version of a model: weights, configuration and proof in one folder, and a signed `release` in the log.
+
+Nothing is written to the ledger before the weights on disk were hashed and found to be those that the ledger
+says this step produced. Files are written under a temporary name, synced and renamed, so a version is either
+whole or absent. A crash between the signed release and the rename is healed by running the command again: it
+finds the release in the ledger and completes its folder instead of signing a second version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger.commitments import Commitment, TensorLeaf
+from bitwitness.ledger.entries import statement
+from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.safetensors_header import SafetensorsError, write_file
+from bitwitness.ledger.store import Ledger
+
+from . import bundle, weights
+from .collect import collect
+from .folder import Folder
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Transformers wants to know for which framework a safetensors file was written.
+_METADATA = {"format": "pt"}
+
+
+class NameRefused(BitwitnessError):
+    """A model name that cannot be an entry's name and a folder's name at once."""
+
+
+class StateMissing(BitwitnessError):
+    """The run has no stored state of the step that is to be released."""
+
+
+class StateIsNotTheLedgers(FoundWrong):
+    """The stored weights are not those that the ledger commits to; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version that stands on disk and in the log; ``index`` is the log index of its release."""
+
+    model: str
+    version: int
+    path: Path
+    index: int
+    run: str
+    step: int
+    weights: Commitment
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "version": self.version,
+            "path": str(self.path),
+            "entry": self.index,
+            "run": self.run,
+            "step": self.step,
+            "weights": self.weights.to_json(),
+        }
+
+
+def register(
+    project: Project, model: str, run: str, *, step: int | None = None, license: str | None = None
+) -> Registered:
+    """Release a stored state of ``run`` (name or id; the last step unless ``step`` is given) as the next version.
+
+    Raises StateMissing, StateIsNotTheLedgers, NameRefused, or what ledger and key files raise.
+    """
+    check_name(model)
+    with project.open_ledger(writable=True) as ledger:
+        source = _find_source(project, ledger, run, step)
+        tensors, leaves = _load_weights(source)
+        folder = project.models_dir / model
+        temporary = folder / f".tmp-{os.getpid()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            files = _write_files(temporary, tensors, source.config)
+            predicate: dict[str, Any] = {
+                "model": model,
+                "run": source.run,
+                "step": source.step,
+                "state": source.state,
+                "weights": source.weights.to_json(),
+                "dtype": _dtype(leaves),
+                "files": files,
+            }
+            if license is not None:
+                predicate["license"] = license
+            index, version = _release(project, ledger, predicate, folder)
+            note = ledger.sign_checkpoint(project.signer("log"))
+            provenance = collect(ledger, index, note, leaves).encode()
+            _write_synced(temporary / bundle.FILE_NAME, provenance)
+            _sync_folder(temporary)
+            temporary.rename(folder / str(version))
+            _sync_folder(folder)
+        except OSError as error:
+            raise BitwitnessError(f"{error.filename or folder}: {error.strerror}; nothing was registered") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return Registered(model, version, folder / str(version), index, source.run, source.step, source.weights)
+
+
+def check_name(model: str) -> None:
+    """Raise NameRefused unless ``model`` is [A-Za-z0-9][A-Za-z0-9._-]{0,99}."""
+    if not _NAME.fullmatch(model):
+        raise NameRefused(
+            f"{model[:100]!a} is not a model name: 1 to 100 of A-Z a-z 0-9 . _ -, not starting with . _ -"
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is to be released: a step of a run, as the ledger has it, and where its weights are stored."""
+
+    run: str
+    step: int
+    state: str
+    weights: Commitment
+    path: Path
+    config: Mapping[str, Any]
+
+
+def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
+    # The trainer knows where states lie and what a configuration means; it imports torch, so only here.
+    from bitwitness.trainer.history import open_run
+    from bitwitness.trainer.model import huggingface_config
+    from bitwitness.trainer.state import WEIGHTS_FILE, state_folder
+
+    history = open_run(ledger, name)
+    if step is None:
+        step = history.last_step
+    if step != 0 and step not in history.steps:
+        raise StateMissing(f"run {history.name} has no step {step}; its last is {history.last_step}")
+    state = history.state(step)
+    path = state_folder(project.runs_dir / history.name, step) / WEIGHTS_FILE
+    if not path.is_file():
+        stored = sorted(s for s in history.states if state_folder(project.runs_dir / history.name, s).is_dir())
+        listed = ", ".join(map(str, stored[-8:])) or "none"
+        raise StateMissing(
+            f"step {step} of run {history.name} has no stored state (stored: {listed}); choose with --step"
+        )
+    return _Source(history.run, step, state.digest, state.weights, path, huggingface_config(history.config))
+
+
+def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], list[TensorLeaf]]:
+    with Folder(source.path.parent) as folder:
+        data = folder.read(source.path.name, limit=folder.size(source.path.name))
+    try:
+        tensors = weights.collect({source.path.name: data})
+        leaves = weights.leaves_of(tensors)
+    except (SafetensorsError, weights.WeightsRefused) as error:
+        raise StateIsNotTheLedgers(f"{source.path}: {error}") from error
+    found = weights.commitment_of(leaves)
+    if found != source.weights:
+        raise StateIsNotTheLedgers(
+            f"{source.path} has weights root {found.root[:16]}…, the ledger says {source.weights.root[:16]}… "
+            f"for step {source.step}; nothing was written"
+        )
+    return tensors, leaves
+
+
+def _write_files(
+    folder: Path, tensors: Mapping[str, weights.LoadedTensor], config: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
+    write_file(folder / WEIGHTS, views, _METADATA)
+    _write_synced(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    files = []
+    for name in sorted((CONFIG, WEIGHTS)):
+        with open(folder / name, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files.append({"name": name, "sha256": digest, "bytes": (folder / name).stat().st_size})
+    return files
+
+
+def _dtype(leaves: Sequence[TensorLeaf]) -> str:
+    dtypes = {leaf.dtype for leaf in leaves}
+    if len(dtypes) != 1:
+        raise BitwitnessError(f"the weights mix the dtypes {', '.join(sorted(dtypes))}; a release has one")
+    return dtypes.pop()
+
+
+def _release(project: Project, ledger: Ledger, predicate: dict[str, Any], folder: Path) -> tuple[int, int]:
+    """Append the release, or find the one that an interrupted command left without its folder."""
+    highest = 0
+    rows = ledger.connection.execute(
+        "SELECT entry, version FROM releases WHERE model = ? ORDER BY version", (predicate["model"],)
+    ).fetchall()
+    for index, version in rows:
+        highest = max(highest, int(version))
+        if not (folder / str(version)).exists():
+            logged = open_envelope(ledger.entry(int(index))).statement["predicate"]
+            if {key: logged.get(key) for key in (*predicate, "license")} == {"license": None, **predicate}:
+                return int(index), int(version)
+    signer = project.signer("publisher")
+    version = highest + 1
+    if (folder / str(version)).exists():
+        raise BitwitnessError(f"{folder / str(version)} exists but the ledger has no such version; move it away")
+    full = {
+        **predicate,
+        "signer": signer.keyid,
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "version": version,
+    }
+    (index,) = ledger.append([seal(statement("release", None, full), signer)])
+    return index, version
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,145 @@
+"""The consumer's rules (`[rules]` of trust.toml) and what the evidence is worth, as checks.
+
+Each rule passes, fails, or cannot be checked; a rule that is set and cannot be checked is never a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from bitwitness.ledger.jcs import f64_from_hex
+
+from .checks import Check
+from .evidence import Entry
+from .lineage import Lineage
+from .policy import Rules
+
+_CLOCK_SKEW = timedelta(minutes=10)
+
+
+def policy_checks(lineage: Lineage, entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Check]:
+    """One POLICY check per rule that is set, and always one about audits."""
+    checks = [_audit(lineage, rules)]
+    release, genesis = lineage.release, lineage.genesis
+    if rules.max_checkpoint_age is not None:
+        checks.append(_age(list(entries), rules.max_checkpoint_age, now))
+    if rules.trainers is not None:
+        signers = {entry.envelope.keyid for entry in (genesis, *lineage.chain)}
+        checks.append(_allowed("trainers", "trainer key", signers, rules.trainers))
+    if rules.publishers is not None:
+        checks.append(_allowed("publishers", "publisher key", {release.envelope.keyid}, rules.publishers))
+    if rules.datasets is not None:
+        roots = {item["dataset"]["root"] for item in genesis.predicate["datasets"] if item["role"] == "train"}
+        checks.append(_allowed("datasets", "training dataset root", roots, rules.datasets))
+    if rules.code is not None:
+        checks.append(_allowed("code", "code root", {genesis.predicate["code"]["root"]}, rules.code))
+    if rules.licenses is not None:
+        licence = release.predicate.get("license")
+        if licence is None:
+            checks.append(Check("licenses", False, "the release names no licence", "POLICY"))
+        else:
+            checks.append(_allowed("licenses", "licence", {licence}, rules.licenses))
+    return checks
+
+
+def assurance_checks(lineage: Lineage, entries: Iterable[Entry]) -> list[Check]:
+    """What the proofs do not say: who else saw this log, and whether something was revoked since."""
+    checks = [
+        Check(
+            "witnesses",
+            None,
+            "self-asserted: no witness cosigned the checkpoint, so only the log itself says that others see the same",
+            "ASSURANCE",
+            required=False,
+        )
+    ]
+    statuses = [entry for entry in entries if entry.kind == "status"]
+    detail = (
+        f"as of {statuses[-1].predicate['time']} (status entry {statuses[-1].index})"
+        if statuses
+        else "revocations are known only as far as the bundle tells them: it holds no status entry"
+    )
+    checks.append(Check("revocations", None, detail, "ASSURANCE", required=False))
+    if lineage.genesis.predicate["init"]["kind"] != "seeded":
+        kind = lineage.genesis.predicate["init"]["kind"]
+        checks.append(
+            Check(
+                "origin",
+                None,
+                f"the run began from a {kind}, whose own origin is not in the bundle",
+                "ASSURANCE",
+                False,
+            )
+        )
+    return checks
+
+
+def eval_line(lineage: Lineage) -> str:
+    """What the run measured on its states, in one line."""
+    parts = [
+        f"step {entry.predicate['step']} on {entry.predicate['dataset']['name']}: "
+        f"{f64_from_hex(entry.predicate['computed']['mean']):.4f} nats per token"
+        for entry in lineage.evals
+    ]
+    return "; ".join(parts) or "none recorded for the released step"
+
+
+def _audit(lineage: Lineage, rules: Rules) -> Check:
+    counted, refused = [], []
+    for audit in lineage.audits:
+        predicate, who = audit.predicate, f"auditor {audit.envelope.keyid[:16]}…"
+        if predicate["result"] == "mismatch":
+            found = next(unit["found"] for unit in predicate["units"] if unit["outcome"] == "mismatch")
+            return Check("audit", False, f"{who} found that step {found['step']} does not replay ({audit})", "POLICY")
+        if predicate["result"] != "match":
+            refused.append(f"{who}: {predicate['result']}")
+        elif not any(
+            unit["first"] <= lineage.step <= unit["last"] and unit["outcome"] == "match" for unit in predicate["units"]
+        ):
+            refused.append(f"{who}: the released step {lineage.step} is not among what it replayed")
+        elif predicate["basis"] == "self-chosen" and audit.envelope.keyid not in rules.self_chosen_auditors:
+            refused.append(f"{who}: it chose its own sample, which counts only for auditors in self_chosen_auditors")
+        elif predicate["basis"] == "beacon":
+            refused.append(f"{who}: its beacon cannot be checked offline")
+        else:
+            counted.append(f"{who} replayed {predicate['steps']} steps: match")
+    said = "; ".join(counted + refused) or "no audit in the bundle"
+    if not rules.require_audit:
+        return Check("audit", True, f"not required by the policy ({said})", "POLICY")
+    if counted:
+        return Check("audit", True, said, "POLICY")
+    beacon_only = any("beacon" in reason for reason in refused)
+    return Check("audit", None if beacon_only else False, f"an audit is required: {said}", "POLICY")
+
+
+def _age(entries: list[Entry], days: int, now: datetime) -> Check:
+    """A checkpoint has no time of its own; it is at least as new as the newest signed time in an entry below it."""
+    newest = max(_time(entry) for entry in entries if entry.kind in ("status", "release"))
+    if newest > now + _CLOCK_SKEW:
+        return Check(
+            "checkpoint-age",
+            None,
+            f"an entry is dated {newest:%Y-%m-%d}, in the future: check the clock",
+            "POLICY",
+        )
+    if now - newest <= timedelta(days=days):
+        return Check(
+            "checkpoint-age",
+            True,
+            f"entries are as new as {newest:%Y-%m-%d}, {days} days are allowed",
+            "POLICY",
+        )
+    detail = f"nothing in the bundle is newer than {newest:%Y-%m-%d}; at most {days} days are allowed"
+    return Check("checkpoint-age", False, detail, "POLICY")
+
+
+def _time(entry: Entry) -> datetime:
+    return datetime.strptime(entry.predicate["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+
+
+def _allowed(name: str, what: str, found: Iterable[str], allowed: Iterable[str]) -> Check:
+    strange = sorted(set(found) - set(allowed))
+    if strange:
+        return Check(name, False, f"the policy does not allow {what} {strange[0]}", "POLICY")
+    return Check(name, True, f"every {what} is allowed", "POLICY")

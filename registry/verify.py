@@ -1,0 +1,221 @@
+"""The gate: are these the weights that this run produced, from this data and code, by whom, audited by whom?
+
+Works offline and believes nothing but the policy's keys. No index, size, path, key or algorithm is taken from
+the bundle: positions and sizes are the signed ones, names come from the folder's listing and the signed
+release. Every file is read once, into memory that this process owns, and those very bytes are checked;
+`load.py` builds tensors from the same memory. Nothing from a bundle is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bitwitness.ledger.commitments import Commitment, TensorLeaf
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+
+from . import bundle, evidence, lineage, rules, weights
+from .checks import Category, Check
+from .folder import Folder, FolderRefused
+from .policy import Policy, load_policy
+
+_T = TypeVar("_T")
+
+_CONFIG = "config.json"
+_SAFETENSORS = ".safetensors"
+
+
+@dataclass
+class Verdict:
+    """The checks of one model, and the memory they were made on (empty unless the weights were reached)."""
+
+    checks: list[Check] = field(default_factory=list)
+    tensors: Mapping[str, weights.LoadedTensor] = field(default_factory=dict)
+
+    def attempt(self, name: str, category: Category, step: Callable[[], tuple[str, _T]]) -> _T | None:
+        """Make one check: ``step`` returns its detail and result, or raises why not. None if it did not pass."""
+        try:
+            detail, result = step()
+        except FoundWrong as error:
+            self.checks.append(Check(name, False, str(error), category))
+        except BitwitnessError as error:
+            self.checks.append(Check(name, None, str(error), category))
+        else:
+            self.checks.append(Check(name, True, detail, category))
+            return result
+        return None
+
+    def skip(self, *names: str) -> None:
+        """Report checks that an earlier failure made impossible."""
+        for name in names:
+            self.checks.append(Check(name, None, "not checked, since a check above did not pass", "CRYPTO"))
+
+
+def verify_model(path: Path, policy_path: Path) -> list[dict[str, Any]]:
+    """Check a model's folder against a policy file; see docs/formats/provenance.md for the names of the checks.
+
+    Returns one object per check: ``name``, ``ok`` (None: not checkable), ``detail``, ``category``, ``required``.
+    Raises BitwitnessError only if the policy or the folder cannot be read at all.
+    """
+    return [check.to_json() for check in examine(Path(path), load_policy(Path(policy_path))).checks]
+
+
+def examine(path: Path, policy: Policy, *, now: datetime | None = None) -> Verdict:
+    """Make every check and keep the memory in which the weights were checked."""
+    verdict = Verdict()
+    try:
+        folder = Folder(path)
+    except FolderRefused as error:
+        verdict.checks.append(Check("folder", False, str(error), "CRYPTO"))
+        verdict.skip("bundle", "release", "weights")
+        return verdict
+    with folder:
+        _examine(folder, policy, now or datetime.now(UTC), verdict)
+    return verdict
+
+
+def _examine(folder: Folder, policy: Policy, now: datetime, verdict: Verdict) -> None:
+    read = verdict.attempt("bundle", "CRYPTO", lambda: _read_bundle(folder))
+    if read is None:
+        verdict.skip("checkpoint", "release", "weights")
+        return
+    origin = _authenticate(read, policy, verdict)
+    if origin is None:
+        verdict.skip("release", "weights")
+        return
+    traced, entries = origin
+    files = _read_files(folder, traced, verdict)
+    _check_weights(files, read, traced, verdict)
+    verdict.checks += rules.policy_checks(traced, entries, policy.rules, now)
+    verdict.checks += rules.assurance_checks(traced, entries)
+
+
+def _read_bundle(folder: Folder) -> tuple[str, bundle.Provenance]:
+    if bundle.FILE_NAME not in folder.names:
+        raise FolderRefused(f"{bundle.FILE_NAME} is missing: the folder proves nothing about its model")
+    data = bytes(folder.read(bundle.FILE_NAME, limit=bundle.SIZE_LIMIT))
+    parsed = bundle.parse(data)
+    return f"{len(parsed.entries)} entries, {len(data)} bytes, {bundle.FORMAT}", parsed
+
+
+def _authenticate(
+    read: bundle.Provenance, policy: Policy, verdict: Verdict
+) -> tuple[lineage.Lineage, list[evidence.Entry]] | None:
+    """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
+
+    def checkpoint_step() -> tuple[str, evidence.Checkpoint]:
+        checkpoint = evidence.open_checkpoint(read.checkpoint, policy)
+        return f"{checkpoint.origin}, size {checkpoint.size}, signed by the pinned log key", checkpoint
+
+    checkpoint = verdict.attempt("checkpoint", "CRYPTO", checkpoint_step)
+    if checkpoint is None:
+        return None
+
+    def inclusion_step() -> tuple[str, list[evidence.Entry]]:
+        entries = evidence.open_entries(read.entries, checkpoint)
+        return f"{len(entries)} entries are in the log's tree of {checkpoint.size}", entries
+
+    entries = verdict.attempt("inclusion", "CRYPTO", inclusion_step)
+    if entries is None:
+        return None
+
+    def keys_step() -> tuple[str, evidence.Keyring]:
+        keyring = evidence.read_keys(entries, policy)
+        return keyring.describe(), keyring
+
+    keyring = verdict.attempt("keys", "CRYPTO", keys_step)
+    if keyring is None:
+        return None
+
+    def signatures_step() -> tuple[str, bool]:
+        evidence.check_signatures(entries, keyring)
+        return f"{len(entries)} signatures, each by a key enrolled for the kind of entry", True
+
+    if not verdict.attempt("signatures", "CRYPTO", signatures_step):
+        return None
+
+    def release_step() -> tuple[str, lineage.Lineage]:
+        found = lineage.find(entries)
+        return lineage.check_release(found, policy.log.origin), found
+
+    traced = verdict.attempt("release", "CRYPTO", release_step)
+    if traced is None:
+        return None
+    verdict.attempt("chain", "CRYPTO", lambda: (lineage.check_chain(traced, read.history, keyring), True))
+    verdict.attempt("state", "CRYPTO", lambda: (lineage.check_state(traced), True))
+    verdict.attempt("data", "CRYPTO", lambda: (lineage.check_datasets(traced), True))
+    verdict.attempt("code", "CRYPTO", lambda: (_code_line(traced), True))
+    verdict.attempt("evals", "CRYPTO", lambda: (rules.eval_line(traced), True))
+    verdict.attempt("audits", "CRYPTO", lambda: (lineage.check_audits(traced), True))
+    return traced, entries
+
+
+def _code_line(traced: lineage.Lineage) -> str:
+    code, arithmetic = traced.genesis.predicate["code"], traced.genesis.predicate["arithmetic"]
+    return (
+        f"{code['size']} source files, root {code['root'][:16]}…, "
+        f"{arithmetic['version']} table {arithmetic['digest'][:16]}…"
+    )
+
+
+def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict) -> dict[str, bytearray]:
+    """Read what the release lists, no more bytes than it signs, and refuse what it does not list."""
+    files: dict[str, bytearray] = {}
+
+    def step() -> tuple[str, bool]:
+        listed = {item["name"]: item for item in traced.release.predicate["files"]}
+        if len(listed) != len(traced.release.predicate["files"]):
+            raise FolderRefused("the release lists a file twice")
+        wrong = [f"{name} is not listed in the release" for name in folder.names - listed.keys() - {bundle.FILE_NAME}]
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            digests: dict[str, Future[str]] = {}
+            for name, item in sorted(listed.items()):
+                try:
+                    data = folder.read(name, limit=item["bytes"])
+                except FolderRefused as error:
+                    wrong.append(str(error))
+                    continue
+                files[name] = data
+                if len(data) != item["bytes"]:
+                    wrong.append(f"{name} has {len(data)} bytes, the release says {item['bytes']}")
+                else:
+                    digests[name] = pool.submit(_sha256, data)
+            wrong += [
+                f"{name} has other bytes than the release says"
+                for name, digest in digests.items()
+                if digest.result() != listed[name]["sha256"]
+            ]
+        if wrong:
+            raise FolderRefused("; ".join(sorted(wrong)[:5]))
+        return f"{len(listed)} files, each with the signed SHA-256, and no others", True
+
+    verdict.attempt("files", "CRYPTO", step)
+    return files
+
+
+def _sha256(data: bytearray) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _check_weights(
+    files: Mapping[str, bytearray], read: bundle.Provenance, traced: lineage.Lineage, verdict: Verdict
+) -> None:
+    def step() -> tuple[str, dict[str, weights.LoadedTensor]]:
+        carriers = {name: data for name, data in files.items() if name.endswith(_SAFETENSORS)}
+        if not carriers:
+            raise FolderRefused("no safetensors file that the release lists could be read")
+        tensors = weights.collect(carriers)
+        listed = [
+            TensorLeaf(leaf.name, leaf.dtype, tuple(leaf.shape), leaf.bytes, leaf.digest) for leaf in read.weights
+        ]
+        signed = Commitment.from_json(traced.release.predicate["weights"], type="weights/1")
+        return weights.compare(weights.leaves_of(tensors), listed, signed), tensors
+
+    tensors = verdict.attempt("weights", "CRYPTO", step)
+    if tensors is not None:
+        verdict.tensors = tensors

@@ -1,0 +1,85 @@
+"""Compares the tensors of a folder's safetensors files with the signed `weights/1` commitment, one by one.
+
+The root decides. The bundle's list of leaves only serves to name the tensor that differs, and it is checked
+against the signed root before any of it is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView, tensor_leaves, tree
+from bitwitness.ledger.errors import CommitmentError, FoundWrong
+from bitwitness.ledger.safetensors_header import Header, TensorEntry, read_header
+
+
+class WeightsRefused(FoundWrong):
+    """The tensors are not those that were signed; the message names them."""
+
+
+@dataclass(frozen=True)
+class LoadedTensor:
+    """A tensor's place in a buffer that this process owns."""
+
+    entry: TensorEntry
+    data: memoryview
+
+
+def collect(files: Mapping[str, bytearray]) -> dict[str, LoadedTensor]:
+    """The tensors of all files by name, none copied. Raises SafetensorsError, or WeightsRefused for a name twice."""
+    tensors: dict[str, LoadedTensor] = {}
+    for file, data in sorted(files.items()):
+        table: Header = read_header(data, file)
+        view = memoryview(data)
+        for entry in table.tensors:
+            if entry.name in tensors:
+                raise WeightsRefused(f"tensor {entry.name} is in two files")
+            tensors[entry.name] = LoadedTensor(entry, view[entry.begin : entry.end])
+    return tensors
+
+
+def leaves_of(tensors: Mapping[str, LoadedTensor]) -> list[TensorLeaf]:
+    """Hash every tensor (on a few threads) into its leaf, in byte order of the names."""
+    views: dict[str, TensorView] = {
+        name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()
+    }
+    try:
+        return tensor_leaves(views)
+    except CommitmentError as error:
+        raise WeightsRefused(str(error)) from error
+
+
+def compare(found: Sequence[TensorLeaf], listed: Sequence[TensorLeaf], signed: Commitment) -> str:
+    """Return one line for a match; raises WeightsRefused that names every tensor that differs.
+
+    ``found`` was hashed from the files, ``listed`` is what the bundle says, ``signed`` what the release says.
+    """
+    if commitment_of(listed) != signed:
+        if commitment_of(found) == signed:
+            raise WeightsRefused("the tensors match the release, but the bundle's list of them does not")
+        raise WeightsRefused("neither the tensors nor the bundle's list of them match the signed weights root")
+    by_name = {leaf.name: leaf for leaf in listed}
+    wrong = []
+    for leaf in found:
+        expected = by_name.pop(leaf.name, None)
+        if expected is None:
+            wrong.append(f"{leaf.name} is not in the release")
+        elif (leaf.dtype, leaf.shape) != (expected.dtype, expected.shape):
+            wrong.append(
+                f"{leaf.name} is {leaf.dtype} {list(leaf.shape)}, signed {expected.dtype} {list(expected.shape)}"
+            )
+        elif leaf.digest != expected.digest:
+            wrong.append(f"{leaf.name} has other values (digest {leaf.digest[:16]}…, signed {expected.digest[:16]}…)")
+    wrong.extend(f"{name} is missing" for name in by_name)
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise WeightsRefused("; ".join(wrong[:5]) + more)
+    if commitment_of(found) != signed:
+        raise WeightsRefused("the tensors do not match the signed weights root")
+    total = sum(leaf.nbytes for leaf in found)
+    return f"{len(found)} tensors, {total} bytes, root {signed.root[:16]}… recomputed from the bytes"
+
+
+def commitment_of(leaves: Sequence[TensorLeaf]) -> Commitment:
+    return tree("weights/1", [leaf.encode() for leaf in leaves])
