@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,19 @@ class Dataset:
             if document not in self._checked:
                 self.check_document(document)
                 self._checked.add(document)
+
+    def check_all(self) -> None:
+        """Check every file against the manifest's SHA-256 and every document against the commitment.
+
+        Raises DatasetDamaged; erased documents of private data are passed over.
+        """
+        for file in self.manifest.files:
+            with open(self.folder / str(file["name"]), "rb") as stream:
+                if hashlib.file_digest(stream, "sha256").hexdigest() != file["sha256"]:
+                    raise DatasetDamaged(f"dataset {self.name}: {file['name']} differs from what was built")
+        for document in range(len(self.index)):
+            with contextlib.suppress(DocumentErased):
+                self.check_document(document)
 
     def check_document(self, document: int) -> None:
         """Check one document's tokens and its place in the tree, whether or not it was checked before."""

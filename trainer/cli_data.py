@@ -1,0 +1,315 @@
+"""`ledger data`: build datasets, show them, and say which text a step of a run read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from bitwitness.ledger.lock import LedgerLocked
+from bitwitness.ledger.merkle import leaf_hash
+from bitwitness.ledger.project import Project
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from . import data as library
+from .data.builder import HELD_OUT_DEFAULT
+from .data.builder import Progress as OnProgress
+from .data.reads import SampleRead, reads_of_documents, reads_of_step, training_stream
+from .data.search import Found, documents_at_path, documents_with_text
+from .data.windows import Reading
+from .history import open_run
+
+data = typer.Typer(no_args_is_help=True, help="Training data: build, show, where, find.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@data.command()
+def build(
+    context: typer.Context,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SRC…",
+            help="Files, folders, glob patterns, or STDLIB for this machine's Python standard library.",
+        ),
+    ],
+    name: Annotated[str, typer.Option(help="Name of the dataset.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A tokenizer.json; bytes are the tokens without it.")
+    ] = None,
+    end_token: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="The tokenizer's token that ends a document.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Take only files that match; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out files and folders; repeatable.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="N", help="Stop before the document that exceeds this: 500000, 64K, 4M.")
+    ] = None,
+    held_out: Annotated[
+        str, typer.Option(metavar="FRACTION", help="Documents kept apart as NAME.held-out, by their content.")
+    ] = HELD_OUT_DEFAULT,
+    private: Annotated[bool, typer.Option("--private", help="Salt the digests; readable by the owner only.")] = False,
+    license: Annotated[str | None, typer.Option(metavar="SPDX", help="Licence of the text.")] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Pass over files and lines that are not valid text.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Build a dataset from text and record its commitment in the ledger.
+
+    Folders give their .txt, .md, .py and .jsonl files (field `text`), in the order of their paths.
+
+    Example: ledger data build STDLIB --include '*.py' --max-bytes 4M --name pystdlib
+    """
+    project = _project(context)
+    options = library.BuildOptions(
+        name=name,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        max_bytes=None if max_bytes is None else library.parse_size(max_bytes),
+        held_out=held_out,
+        private=private,
+        license=license,
+        skip_invalid=skip_invalid,
+    )
+    signer = project.signer("trainer")
+    with _progress() as on_progress:
+        built = library.build(
+            project.data_dir,
+            sources,
+            options,
+            signer=signer,
+            tokenizer=library.load_tokenizer(tokenizer, end_token=end_token),
+            progress=on_progress,
+        )
+    manifests = [built.train] + ([built.held_out] if built.held_out is not None else [])
+    datasets = [library.Dataset.open(project.data_dir, manifest.name) for manifest in manifests]
+    notes = _notes(built, max_bytes)
+    recorded = True
+    try:
+        with project.open_ledger(writable=True) as ledger:
+            library.record(ledger, datasets)
+    except LedgerLocked as error:
+        recorded = False
+        notes.append(f"not recorded in the ledger yet ({error}); the next run that uses the dataset records it")
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    described = [{**_described(dataset), "recorded": recorded} for dataset in datasets]
+    if as_json:
+        _print_json({"datasets": described, "skipped": asdict(built.skipped), "notes": notes})
+        return
+    for fields in described:
+        typer.echo(_line(fields))
+
+
+@data.command()
+def show(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One dataset; all without it.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check every document against the commitment.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the datasets of the project, or one of them.
+
+    Example: ledger data show pystdlib --check
+    """
+    project = _project(context)
+    names = library.dataset_names(project.data_dir) if name is None else [name]
+    described = []
+    with project.open_ledger() as ledger:
+        for each in names:
+            dataset = library.Dataset.open(project.data_dir, each)
+            entry = library.entry_bytes(dataset)
+            fields = {**_described(dataset), "recorded": ledger.find(leaf_hash(entry)) is not None}
+            if check:
+                dataset.check_all()
+                fields["checked"] = True
+            described.append(fields)
+    if as_json:
+        _print_json(described if name is None else described[0])
+    elif name is None:
+        for fields in described:
+            typer.echo(_line(fields))
+        if not described:
+            typer.echo("no datasets yet; `ledger data build` makes one", err=True)
+    else:
+        for key, value in described[0].items():
+            typer.echo(f"{key:<12} {_text(value)}")
+
+
+@data.command()
+def where(
+    context: typer.Context,
+    run: Annotated[str, typer.Option(help="Name of the run, or the first digits of its hash.")],
+    step: Annotated[int, typer.Option(help="The step, from 1.")],
+    as_json: Json = False,
+) -> None:
+    """Print the documents and byte ranges that a step of a run read.
+
+    Example: ledger data where --run demo --step 60
+    """
+    project = _project(context)
+    with project.open_ledger() as ledger:
+        history = open_run(ledger, run)
+    stream = training_stream(history, project.data_dir)
+    reads = reads_of_step(history, stream, step)
+    if as_json:
+        _print_json({"run": history.run, "step": step, "dataset": stream.dataset.name, "samples": _sample_rows(reads)})
+        return
+    typer.echo(f"step {step} of {history.name} read {len(reads)} windows of {stream.dataset.name}")
+    for read in reads:
+        typer.echo(f"sample {read.sample}, window {read.window}")
+        for reading in read.readings:
+            typer.echo(f"  {_place(reading)}  bytes {reading.bytes[0]}-{reading.bytes[1]}")
+
+
+@data.command()
+def find(
+    context: typer.Context,
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Text to look for.")] = None,
+    document: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Documents of this path, or that match this pattern.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Look in this dataset only.")] = None,
+    run: Annotated[str | None, typer.Option(help="Look in the data of this run, and name the steps.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Documents to list at most.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Find documents by text or by path and, with --run, the steps of that run which read them.
+
+    Example: ledger data find --document STDLIB/abc.py --run demo
+    """
+    if (text is None) == (document is None):
+        raise library.DataError("give either TEXT or --document PATH")
+    project = _project(context)
+    history = stream = None
+    if run is not None:
+        with project.open_ledger() as ledger:
+            history = open_run(ledger, run)
+        stream = training_stream(history, project.data_dir)
+        datasets = [stream.dataset]
+    else:
+        names = library.dataset_names(project.data_dir) if name is None else [name]
+        datasets = [library.Dataset.open(project.data_dir, each) for each in names]
+    found = list(islice(_search(datasets, text, document), limit + 1))
+    more, found = len(found) > limit, found[:limit]
+    reads = None
+    if history is not None and stream is not None:
+        reads = reads_of_documents(history, stream, {each.document for each in found})
+    if more:
+        typer.echo(f"note: only the first {limit} documents; --limit shows more", err=True)
+    if as_json:
+        result: dict[str, Any] = {"documents": [_without_empty(asdict(each)) for each in found], "more": more}
+        if reads is not None:
+            result["reads"] = [{"step": r.step, "sample": r.sample, "window": r.window} for r in reads]
+        _print_json(result)
+        return
+    for each in found:
+        at = f"  at byte {', '.join(map(str, each.offsets))}" if each.offsets else ""
+        typer.echo(f"{each.dataset}  {_place(each)}  {each.size} bytes{at}")
+    if not found:
+        typer.echo("no document found", err=True)
+    if reads is not None and history is not None:
+        steps = sorted({read.step for read in reads})
+        typer.echo(f"read by {len(steps)} steps of {history.name}: {', '.join(map(str, steps)) or 'none'}")
+
+
+def _search(datasets: Sequence[library.Dataset], text: str | None, document: str | None) -> Iterator[Found]:
+    for dataset in datasets:
+        if text is not None:
+            yield from documents_with_text(dataset, text.encode("utf-8", "surrogateescape"))
+        elif document is not None:
+            yield from documents_at_path(dataset, document)
+
+
+def _project(context: typer.Context) -> Project:
+    return Project.find(context.find_root().params.get("project"))
+
+
+def _described(dataset: library.Dataset) -> dict[str, Any]:
+    manifest = dataset.manifest
+    fields: dict[str, Any] = {
+        "name": manifest.name,
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "bytes": manifest.source_bytes,
+        "tokenizer": manifest.tokenizer.to_json(),
+        "visibility": "private" if manifest.private else "public",
+        "dataset": manifest.dataset.to_json(),
+        "entry": library.entry_leaf(dataset),
+    }
+    if manifest.license is not None:
+        fields["license"] = manifest.license
+    return fields
+
+
+def _line(fields: dict[str, Any]) -> str:
+    return (
+        f"{fields['name']}: {fields['documents']:,} documents, {fields['bytes']:,} bytes, {fields['tokens']:,} tokens "
+        f"({fields['tokenizer']['name']}), root {fields['dataset']['root'][:16]}…"
+        + ("" if fields["recorded"] else ", not in the ledger yet")
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key} {item}" for key, item in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _place(at: Found | Reading) -> str:
+    return f"{at.path}:{at.line}" if at.line else at.path
+
+
+def _sample_rows(reads: Sequence[SampleRead]) -> list[dict[str, Any]]:
+    return [
+        {"sample": read.sample, "window": read.window, "documents": [asdict(part) for part in read.readings]}
+        for read in reads
+    ]
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value != ()}
+
+
+def _notes(built: library.Built, max_bytes: str | None) -> list[str]:
+    notes = list(built.notes)
+    if built.stopped_at_limit:
+        notes.append(f"stopped at --max-bytes {max_bytes}")
+    if built.skipped.invalid:
+        notes.append(f"{built.skipped.invalid} not valid and passed over, first: {built.skipped.first_invalid}")
+    if built.skipped.empty:
+        notes.append(f"{built.skipped.empty} empty documents passed over")
+    if built.links_skipped:
+        notes.append(f"{built.links_skipped} symbolic links not followed")
+    return notes
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def _progress() -> Iterator[OnProgress]:
+    """A bar on stderr while files are read."""
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def update(done: int, files: int, taken: int) -> None:
+            bar.update(task, completed=done, total=files)
+
+        yield update
