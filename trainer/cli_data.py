@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.merkle import leaf_hash
 from bitwitness.ledger.project import Project
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from . import data as library
 from .data.builder import HELD_OUT_DEFAULT

@@ -12,9 +12,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .presets import PRESETS
 

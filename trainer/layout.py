@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+
 from bitwitness.ledger.commitments import TensorView
 
 from .config import Model

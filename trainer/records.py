@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 import torch
+
 from bitwitness.kernels import ops
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import byte_view

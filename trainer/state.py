@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+
 from bitwitness.kernels import philox
 from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import Commitment, byte_view

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+
 from bitwitness.kernels import host
 from bitwitness.kernels.program import Executor
 from bitwitness.kernels.reduce import sum_f64

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 
 import torch
+
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.commitments import Commitment, byte_view, from_leaf_hashes
 

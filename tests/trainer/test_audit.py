@@ -1,0 +1,175 @@
+"""Audits: what they cover, what they find, and what they refuse to call a match."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+from bitwitness.trainer.audit import audit
+from bitwitness.trainer.run import train
+from bitwitness.trainer.sample import Unit, draw, sample_seed, select, units
+from bitwitness.trainer.state import state_folder
+
+from .conftest import make_project, small_config
+
+
+@pytest.fixture
+def trained(project: Project) -> Project:
+    train(project, small_config(), threads=2)
+    return project
+
+
+def test_an_honest_run_matches(trained: Project) -> None:
+    report = audit(trained, "r", samples=1, threads=1, windows_at_once=1)
+    assert report.result == "match"
+    assert [(u.unit.first, u.unit.last, u.unit.cause) for u in report.units][0] == (0, 0, "init")
+    assert (5, 6, "last") in [(u.unit.first, u.unit.last, u.unit.cause) for u in report.units]
+    assert len(report.compared) == 4
+    assert report.one_step == 4 / 6
+    with trained.open_ledger() as ledger:
+        predicate = open_envelope(ledger.entry(report.entry)).statement["predicate"]
+        intent = bytes.fromhex(predicate["intent"])
+        assert ledger.find(intent) == report.entry - 1
+    assert predicate["result"] == "match"
+    assert predicate["seed"] == sample_seed(intent).hex()
+    assert predicate["transcript"]["size"] > 100
+
+
+def test_the_transcript_depends_on_seed_and_not_on_threads(trained: Project, tmp_path: Path) -> None:
+    first = audit(trained, "r", samples=3, threads=1)
+    second = audit(trained, "r", samples=3, threads=2)
+    assert first.transcript.size == second.transcript.size
+    assert first.transcript.root != second.transcript.root
+
+
+def lying_run(project: Project, patch: str) -> None:
+    """Train with an operator or a scalar that is not the one the record claims, in a process of its own."""
+    code = (
+        "from bitwitness.ledger.project import Project\n"
+        "from bitwitness.trainer import run, step, state\n"
+        "from tests.trainer.conftest import small_config\n"
+        f"{patch}\n"
+        f"run.train(Project.find({str(project.root)!r}), small_config(), threads=1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("patch", "step", "field"),
+    [
+        (
+            "honest = step.learning_rate\n"
+            "step.learning_rate = lambda config, update: honest(config, update) * (2.0 if update == 4 else 1.0)",
+            4,
+            "scalars",
+        ),
+        (
+            "honest = step.Workspace.update\n"
+            "def update(self, state, gradient, scalars):\n"
+            "    honest(self, state, gradient, scalars)\n"
+            "    if state.control.step == 2:\n"
+            "        state.m.view(__import__('torch').int32)[100] ^= 1\n"
+            "step.Workspace.update = update",
+            3,
+            "optimizer",
+        ),
+        (
+            "honest = run.initial_state\n"
+            "def initial_state(config, layout):\n"
+            "    made = honest(config, layout)\n"
+            "    made.params[0] += 1.0\n"
+            "    return made\n"
+            "run.initial_state = initial_state",
+            0,
+            "weights",
+        ),
+    ],
+)
+def test_a_lie_is_found_at_its_step(project: Project, patch: str, step: int, field: str) -> None:
+    lying_run(project, patch)
+    report = audit(project, "r", samples=9, threads=2)
+    assert report.result == "mismatch"
+    found = [unit.found for unit in report.units if unit.outcome == "mismatch"]
+    assert found and found[0] is not None
+    assert (found[0]["step"], found[0]["field"]) == (step, field)
+    assert found[0]["expected"] != found[0]["computed"]
+
+
+def test_what_is_withheld_is_unavailable_and_covers_nothing(trained: Project) -> None:
+    (trained.data_dir / "text" / "manifest.json").unlink()
+    report = audit(trained, "r", samples=2, threads=1)
+    assert report.result == "unavailable"
+    assert report.compared == ()
+
+
+def test_a_missing_state_is_replaced_by_an_earlier_one(trained: Project) -> None:
+    shutil.rmtree(state_folder(trained.runs_dir / "r", 4))
+    assert audit(trained, "r", threads=1).result == "match"
+    data = bytearray((path := state_folder(trained.runs_dir / "r", 2) / "optimizer.safetensors").read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+    report = audit(trained, "r", threads=1)
+    assert report.result == "match"
+    assert report.compared == (1, 2, 3, 4, 5, 6)
+
+
+def test_changed_data_is_not_called_a_mismatch(trained: Project) -> None:
+    shard = next((trained.data_dir / "text").glob("tokens-*"))
+    data = bytearray(shard.read_bytes())
+    data[::2] = bytes(byte ^ 1 for byte in data[::2])
+    shard.write_bytes(data)
+    report = audit(trained, "r", samples=1, threads=1)
+    assert report.result == "unavailable"
+
+
+def test_ranges(trained: Project) -> None:
+    report = audit(trained, "r", steps=(3, 3), threads=1)
+    assert report.compared == (3, 4)
+    with pytest.raises(BitwitnessError, match="steps 5:9"):
+        audit(trained, "r", steps=(5, 9), threads=1)
+    with pytest.raises(BitwitnessError, match="no run"):
+        audit(trained, "nobody", threads=1)
+
+
+def test_both_sides_of_a_resume_are_always_audited(tmp_path: Path) -> None:
+    import signal
+
+    from .test_run import stop_after
+
+    project = make_project(tmp_path / "p")
+    stop_after(project, 3, signal.SIGKILL)
+    train(project, small_config(), threads=1, resume=True)
+    report = audit(project, "r", threads=1)
+    assert {(u.unit.first, u.unit.last) for u in report.units if u.unit.cause == "resume"} == {(3, 4)}
+
+
+def test_units_and_draws() -> None:
+    assert units([2, 4, 6], 6) == [(1, 2), (3, 4), (5, 6)]
+    assert units([4, 8], 10) == [(1, 4), (5, 8), (9, 10)]
+    assert units([], 3) == [(1, 3)]
+    assert units([], 0) == []
+    seed = sample_seed(bytes(32))
+    assert draw(seed, 5, 9) == [0, 1, 2, 3, 4]
+    # docs/formats/audit.md, worked example: these do not change
+    assert sample_seed(bytes(32)).hex() == GOLDEN_SEED
+    assert draw(seed, 1000, 5) == GOLDEN_DRAW
+    chosen = select([(1, 2), (3, 4), (5, 6)], {6: "last"}, seed, 1)
+    assert chosen[0] == Unit(0, 0, "init")
+    assert [unit.cause for unit in chosen].count("sample") == 1
+    counts = [0] * 10
+    for number in range(2000):
+        for index in draw(sample_seed(number.to_bytes(32, "big")), 10, 3):
+            counts[index] += 1
+    assert min(counts) > 500 and max(counts) < 700
+
+
+GOLDEN_SEED = "20f506f45d91ab722198e22876cbeac8fe57cc00b1a7d107b53d945033fbdb16"
+GOLDEN_DRAW = [510, 585, 614, 689, 982]

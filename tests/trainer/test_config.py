@@ -1,0 +1,92 @@
+"""The configuration: strict, each fault named in one line, and the same after a trip through the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger import jcs
+from bitwitness.trainer.config import ConfigError, config_from_ledger, load_config, parse_config
+from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.presets import PRESETS
+from bitwitness.trainer.schedule import learning_rate
+
+from .conftest import small_config, small_table
+
+
+def test_resolved_config_goes_through_the_ledger_unchanged() -> None:
+    config = small_config()
+    stored = jcs.parse(jcs.encode(config.resolved()))
+    assert config_from_ledger(stored) == config
+    assert stored["optimizer"]["beta1"] == "3feccccccccccccd"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("run", "stepz", 5, "unknown key run.stepz"),
+        ("model", "heads", 5, "model.heads = 5 does not divide model.width = 32"),
+        ("model", "kv_heads", 3, "model.kv_heads = 3 does not divide model.heads = 4"),
+        ("model", "width", 0, "model.width"),
+        ("run", "steps", "many", "run.steps"),
+        ("run", "precision", "fp8", "run.precision"),
+        ("run", "name", "../x", "run.name"),
+        ("optimizer", "learning_rate", float("nan"), "optimizer.learning_rate"),
+        ("schedule", "warmup", 99, "schedule.warmup = 99 exceeds run.steps = 6"),
+        ("data", "window", None, "data.window"),
+    ],
+)
+def test_each_fault_is_one_line_that_names_its_key(section: str, key: str, value: Any, message: str) -> None:
+    table = small_table()
+    table.setdefault(section, {})[key] = value
+    with pytest.raises(ConfigError) as caught:
+        parse_config(table, where="run.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_sections_and_unknown_presets(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "none.toml")
+    path = tmp_path / "run.toml"
+    path.write_text("[model]\npreset = 'huge'\n")
+    with pytest.raises(ConfigError, match="choose one of nano, small, base, open-1b"):
+        load_config(path)
+    path.write_text("[run\n")
+    with pytest.raises(ConfigError, match="not readable as TOML"):
+        load_config(path)
+    path.write_text("model = 3\n")
+    with pytest.raises(ConfigError, match="model"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    [("nano", 1_019_264), ("small", 20_790_784), ("base", 123_587_328), ("open-1b", 1_607_567_360)],
+)
+def test_presets_have_the_size_that_they_claim(preset: str, parameters: int) -> None:
+    table = small_table()
+    table["model"] = {"preset": preset}
+    assert Layout(parse_config(table, where="test").model).size == parameters
+    assert preset in PRESETS
+
+
+@pytest.mark.parametrize("kind", ["constant", "cosine", "wsd"])
+def test_schedules(kind: str) -> None:
+    table = small_table(steps=100)
+    table["schedule"] = {"kind": kind, "warmup": 10, "floor": 0.1, "decay": 20 if kind == "wsd" else 0}
+    config = parse_config(table, where="test")
+    highest = config.optimizer.learning_rate
+    rates = [learning_rate(config, update) for update in range(1, 101)]
+    assert rates[0] == highest * 1.0 / 10.0
+    assert rates[9] == highest
+    assert max(rates) == highest
+    if kind == "constant":
+        assert set(rates[9:]) == {highest}
+    else:
+        assert rates[99] == pytest.approx(highest * 0.1, rel=1e-12)
+        assert rates == sorted(rates[:10]) + sorted(rates[10:], reverse=True)
+    if kind == "wsd":
+        assert set(rates[9:80]) == {highest}

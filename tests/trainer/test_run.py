@@ -1,0 +1,180 @@
+"""The run loop on a real ledger: chain, resume after a kill, Ctrl-C, and everything that must be refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+from bitwitness.trainer.history import open_run
+from bitwitness.trainer.replay import ReplayMismatch
+from bitwitness.trainer.run import Progress, RunFinished, RunNameTaken, RunResult, train
+from bitwitness.trainer.state import StateMismatch, state_folder
+
+from .conftest import make_project, small_config
+
+
+def run(project: Project, *, resume: bool = False, threads: int = 2, at_once: int = 0, **fields: object) -> RunResult:
+    return train(project, small_config(**fields), threads=threads, windows_at_once=at_once, resume=resume)
+
+
+def kinds(project: Project, name: str = "r") -> list[str]:
+    with project.open_ledger() as ledger:
+        return [entry.kind for entry in open_run(ledger, name).entries]
+
+
+def roots(project: Project, name: str = "r") -> list[str]:
+    with project.open_ledger() as ledger:
+        history = open_run(ledger, name)
+    return [history.computed(step)["weights"]["root"] for step in sorted(history.steps)]
+
+
+def test_a_run_leaves_its_chain(project: Project) -> None:
+    result = run(project, eval_every=3, eval_windows=2)
+    assert (result.outcome, result.step) == ("completed", 6)
+    assert kinds(project) == [
+        "run", "eval",
+        "step", "step", "state", "step", "eval", "step", "state", "step", "step", "state", "eval",
+        "end",
+    ]  # fmt: skip
+    assert result.loss is not None and result.loss < 6.0
+    assert result.held_out is not None
+
+
+def test_another_project_and_other_threads_give_the_same_roots(tmp_path: Path) -> None:
+    a, b = make_project(tmp_path / "a"), make_project(tmp_path / "b")
+    run(a, threads=1, at_once=1)
+    run(b, threads=3)
+    assert roots(a) == roots(b)
+    assert len(set(roots(a))) == 6
+
+
+def stop_after(project: Project, step: int, how: signal.Signals) -> subprocess.CompletedProcess[str]:
+    """Train in a process of its own and send it a signal from inside, right after `step`."""
+    code = (
+        "import os, sys\n"
+        "from bitwitness.ledger.project import Project\n"
+        "from bitwitness.trainer.run import train\n"
+        "from tests.trainer.conftest import small_config\n"
+        f"stop = lambda p: os.kill(os.getpid(), {int(how)}) if p.step == {step} else None\n"
+        f"print(train(Project.find({str(project.root)!r}), small_config(), threads=1, report=stop).outcome)\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    whole, killed = make_project(tmp_path / "whole"), make_project(tmp_path / "killed")
+    run(whole)
+    assert stop_after(killed, 5, signal.SIGKILL).returncode == -signal.SIGKILL
+    assert kinds(killed)[-2:] == ["state", "step"]
+    replayed: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.replayed:
+            replayed.append(progress.step)
+
+    result = train(killed, small_config(), threads=2, resume=True, report=watch)
+    assert replayed == [5]
+    assert result.outcome == "completed"
+    assert roots(killed) == roots(whole)
+    assert kinds(killed).count("resume") == 1
+    assert kinds(killed).count("step") == 6
+
+
+def test_ctrl_c_ends_after_the_step_in_hand_with_a_signed_record(project: Project) -> None:
+    done = stop_after(project, 3, signal.SIGINT)
+    assert done.stdout.strip() == "interrupted", done.stderr
+    assert kinds(project)[-2:] == ["state", "halt"]
+    assert run(project, resume=True).outcome == "completed"
+
+
+def test_resume_without_any_stored_state_starts_from_the_seed(project: Project) -> None:
+    stop_after(project, 3, signal.SIGKILL)
+    shutil.rmtree(project.runs_dir)
+    assert run(project, resume=True).outcome == "completed"
+
+
+def test_names_configs_and_ends_are_checked(project: Project) -> None:
+    with pytest.raises(BitwitnessError, match="leave out --resume"):
+        run(project, resume=True)
+    run(project)
+    with pytest.raises(RunNameTaken, match="--resume"):
+        run(project)
+    with pytest.raises(RunFinished, match="last step 6"):
+        run(project, resume=True)
+    with pytest.raises(BitwitnessError, match=r"run.seed was 7, is 8"):
+        run(project, resume=True, seed=8)
+
+
+def test_resume_refuses_a_state_that_is_not_the_ledgers(project: Project) -> None:
+    stop_after(project, 5, signal.SIGKILL)
+    path = state_folder(project.runs_dir / "r", 4) / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StateMismatch, match="weights root"):
+        run(project, resume=True)
+    assert kinds(project)[-1] == "step"
+
+
+def test_resume_refuses_steps_that_do_not_replay(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(project, 5, signal.SIGKILL)
+    monkeypatch.setattr("bitwitness.trainer.step.learning_rate", lambda config, update: 1e-3)
+    with pytest.raises(ReplayMismatch, match="step 5"):
+        run(project, resume=True)
+
+
+def test_data_that_does_not_fit(project: Project) -> None:
+    from bitwitness.trainer.config import parse_config
+
+    from .conftest import small_table
+
+    table = small_table()
+    table["data"]["window"] = 10**6
+    with pytest.raises(BitwitnessError, match="window"):
+        train(project, parse_config(table, where="t"), threads=1)
+    table = small_table()
+    table["data"]["train"] = "nothing"
+    with pytest.raises(BitwitnessError, match="no dataset nothing"):
+        train(project, parse_config(table, where="t"), threads=1)
+    table = small_table()
+    table["model"]["vocabulary"] = 100
+    with pytest.raises(BitwitnessError, match="model.vocabulary = 100 is too small"):
+        train(project, parse_config(table, where="t"), threads=1)
+    with project.open_ledger() as ledger:
+        assert open_run(ledger, "r", missing_ok=True) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_in_the_middle_of_a_run_loses_nothing(tmp_path: Path) -> None:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(mount)], capture_output=True).returncode:
+        pytest.skip("this machine allows no tmpfs mount")
+    try:
+        project = make_project(mount / "project")
+        filler = mount / "filler"
+        free = shutil.disk_usage(mount).free
+        filler.write_bytes(bytes(free - 200 * 1024))
+        with pytest.raises(BitwitnessError) as caught:
+            run(project)
+        assert "\n" not in str(caught.value)
+        filler.unlink()
+        done = kinds(project) if _begun(project) else []
+        result = run(project, resume=bool(done))
+        assert result.outcome == "completed"
+        assert kinds(project).count("step") == 6
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def _begun(project: Project) -> bool:
+    with project.open_ledger() as ledger:
+        return open_run(ledger, "r", missing_ok=True) is not None
