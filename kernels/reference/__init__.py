@@ -65,8 +65,7 @@ def call(name: str, *arrays: "np.ndarray[Any, Any]", **attributes: float) -> Non
         else:
             raise ShapeError(f"{name} takes float32 and int32 arrays, not {array.dtype}")
     values = {
-        key: host.bits_f32(float(value)) if key in FLOAT_ATTRIBUTES else int(value)
-        for key, value in attributes.items()
+        key: host.bits_f32(float(value)) if key in FLOAT_ATTRIBUTES else int(value) for key, value in attributes.items()
     }
     OPERATORS[name](*(lists[id(array)] for array in arrays), **values)
     for array in arrays:

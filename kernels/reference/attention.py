@@ -1,11 +1,13 @@
 """Attention over a visible range per row, forward and backward (docs/arithmetic.md, "attention")."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bitwitness.kernels.reference import binary32 as f32
 from bitwitness.kernels.reference import functions, sums
 from bitwitness.kernels.reference.elementwise import Matrix, Vector
+
+Pairs = dict[tuple[int, int, int], int]
+"""(row, head, key) -> a number, for the pairs where the row sees the key."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ def attention(
     """o = softmax(q k * scale) v over the keys start_r ... r; m, total: scaled maximum and sum of each."""
     layout = Layout(heads, kv_heads, len(o[0]) // heads)
     for r in range(len(qkv)):
-        first = r // window * window
         seen = range(start[r], r + 1)
+        before = start[r] % window  # unseen rows of the window before the first seen one
         for h in range(heads):
             g = layout.kv_of(h)
             scores = _scores(qkv, r, h, seen, layout)
@@ -49,9 +51,8 @@ def attention(
                 greatest = f32.maximum(greatest, s)
             m[r][h] = f32.mul(greatest, scale)
             p = [functions.exp(f32.fma(s, scale, f32.neg(m[r][h]))) for s in scores]
-            # Unseen keys from the window's first row to start_r add +0 to their lanes: nothing changes.
-            total[r][h] = sums.rowsum([f32.ZERO] * (start[r] - first) + p)
-            weighted = _over_keys(p, seen, first, [qkv[j][layout.value(g)] for j in seen])
+            total[r][h] = sums.rowsum(p, offset=before)
+            weighted = _over_keys(p, [qkv[j][layout.value(g)] for j in seen], before)
             o[r][layout.query(h)] = [f32.div(x, total[r][h]) for x in weighted]
 
 
@@ -61,8 +62,8 @@ def attention_backward(
 ) -> None:  # fmt: skip
     """The gradients of q, k and v, in the layout of qkv."""
     layout = Layout(heads, kv_heads, len(o[0]) // heads)
-    p: dict[tuple[int, int, int], int] = {}  # (row, head, key) -> probability, for the pairs that are seen
-    ds: dict[tuple[int, int, int], int] = {}
+    p: Pairs = {}
+    ds: Pairs = {}
     for r in range(len(qkv)):
         seen = range(start[r], r + 1)
         for h in range(heads):
@@ -74,23 +75,14 @@ def attention_backward(
                 p[r, h, j] = f32.div(e, total[r][h])
                 dp = sums.blocksum(do_h, qkv[j][layout.value(g)])
                 ds[r, h, j] = f32.mul(f32.mul(p[r, h, j], f32.sub(dp, delta)), scale)
-            dqkv[r][layout.query(h)] = _over_keys(
-                [ds[r, h, j] for j in seen], seen, r // window * window, [qkv[j][layout.key(g)] for j in seen]
-            )
+            keys = [qkv[j][layout.key(g)] for j in seen]
+            dqkv[r][layout.query(h)] = _over_keys([ds[r, h, j] for j in seen], keys, start[r] % window)
     for j in range(len(qkv)):
-        first = j // window * window
-        queries = range(first, min(first + window, len(qkv)))
-        seeing = [r for r in queries if start[r] <= j <= r]
+        seeing = _seeing(j, start, window)
         for g in range(kv_heads):
             group = [h for h in range(heads) if layout.kv_of(h) == g]
-            dqkv[j][layout.key(g)] = [
-                _over_queries(ds, j, group, seeing, first, [qkv[r] for r in seeing], layout, i)
-                for i in range(layout.width)
-            ]
-            dqkv[j][layout.value(g)] = [
-                _over_queries(p, j, group, seeing, first, [do[r] for r in seeing], layout, i)
-                for i in range(layout.width)
-            ]
+            dqkv[j][layout.key(g)] = _over_queries(ds, qkv, j, group, seeing, layout)
+            dqkv[j][layout.value(g)] = _over_queries(p, do, j, group, seeing, layout)
 
 
 def _scores(qkv: Matrix, r: int, h: int, seen: range, layout: Layout) -> Vector:
@@ -99,38 +91,30 @@ def _scores(qkv: Matrix, r: int, h: int, seen: range, layout: Layout) -> Vector:
     return [sums.blocksum(q, qkv[j][layout.key(g)]) for j in seen]
 
 
-def _over_keys(weights: Vector, seen: range, first: int, rows: Matrix) -> Vector:
-    """Per element the sum of weight * row over the seen keys, in blocks from the window's first row."""
-    result = []
-    for i in range(len(rows[0])):
-        acc = f32.ZERO
-        for block in _aligned_blocks(list(seen), first):
-            acc = f32.add(acc, sums.chain((weights[j - seen.start], rows[j - seen.start][i]) for j in block))
-        result.append(acc)
-    return result
+def _over_keys(weights: Vector, rows: Matrix, before: int) -> Vector:
+    """Per element the block sum of weight * row over the seen keys, which follow `before` unseen ones."""
+    return [sums.blocksum(weights, column, offset=before) for column in zip(*rows, strict=True)]
+
+
+def _seeing(j: int, start: list[int], window: int) -> list[list[int]]:
+    """The rows that see key j, ascending, by blocks of 256 rows counted from the window's first row."""
+    first = j // window * window
+    return [
+        [r for r in range(max(first + block.start, j), first + block.stop) if start[r] <= j]
+        for block in sums.blocks(window)
+    ]
 
 
 def _over_queries(
-    weights: dict[tuple[int, int, int], int], j: int, group: list[int], seeing: list[int], first: int,
-    rows: Matrix, layout: Layout, i: int,
-) -> int:  # fmt: skip
-    """Element i of dk_j or dv_j: heads ascending, in each blocks of queries, in each a chain."""
-    acc = f32.ZERO
-    for h in group:
-        at = layout.query(h).start + i
-        row_of = dict(zip(seeing, rows, strict=True))
-        for block in _aligned_blocks(seeing, first):
-            acc = f32.add(acc, sums.chain((weights[r, h, j], row_of[r][at]) for r in block))
-    return acc
-
-
-def _aligned_blocks(rows: list[int], first: int) -> Iterator[list[int]]:
-    """Ascending rows, cut where the distance from `first` passes a multiple of 256; no empty blocks."""
-    block: list[int] = []
-    for row in rows:
-        if block and (row - first) // sums.BLOCK != (block[-1] - first) // sums.BLOCK:
-            yield block
-            block = []
-        block.append(row)
-    if block:
-        yield block
+    weights: Pairs, rows: Matrix, j: int, group: list[int], seeing: list[list[int]], layout: Layout
+) -> Vector:
+    """dk_j or dv_j: per element the sum over heads ascending, blocks ascending, of the chain weight * row."""
+    result = []
+    for i in range(layout.width):
+        acc = f32.ZERO
+        for h in group:
+            at = layout.query(h).start + i  # the queries of qkv and the heads of do lie alike
+            for block in seeing:
+                acc = f32.add(acc, sums.chain((weights[r, h, j], rows[r][at]) for r in block))
+        result.append(acc)
+    return result

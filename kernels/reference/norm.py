@@ -40,9 +40,7 @@ def rmsnorm_backward(
         dg[j] = sums.blocksum([row[j] for row in dy], [row[j] for row in normalized], dg[j], segment)
 
 
-def rope(
-    q: Matrix, pos: list[int], cos: Matrix, sin: Matrix, *, heads: int, head_width: int, sign: int
-) -> None:
+def rope(q: Matrix, pos: list[int], cos: Matrix, sin: Matrix, *, heads: int, head_width: int, sign: int) -> None:
     """Turn elements i and i + d/2 of the first `heads` heads of each row; sign -1 turns back (backward)."""
     half = head_width // 2
     for r, row in enumerate(q):
