@@ -22,8 +22,7 @@ NAN = float("nan")
 
 # pi/2 = the sum of these, each but the last of 33 bits, so that n * PART is exact for every |n| < 2^20.
 _HALF_PI = tuple(
-    float.fromhex(part)
-    for part in ("0x1.921fb544p+0", "0x1.0b4611a6p-34", "0x1.3198a2ep-69", "0x1.b839a252049c1p-104")
+    float.fromhex(part) for part in ("0x1.921fb544p+0", "0x1.0b4611a6p-34", "0x1.3198a2ep-69", "0x1.b839a252049c1p-104")
 )
 _TWO_OVER_PI = float.fromhex("0x1.45f306dc9c883p-1")
 # ln 2 in two parts, the first of 33 bits: n * HIGH is exact for every exponent n.

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
 from bitwitness.kernels import host
 from bitwitness.kernels.errors import KernelError, ShapeError
 from bitwitness.kernels.reference import attention as _attention

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import mpmath
 import pytest
+
 from bitwitness.kernels.reference import binary32 as f32
 from bitwitness.kernels.reference import functions
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import mpmath
 import numpy
 import pytest
-from bitwitness.kernels import host
-from bitwitness.kernels.errors import KernelError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bitwitness.kernels import host
+from bitwitness.kernels.errors import KernelError
 
 mpmath.mp.prec = 250
 

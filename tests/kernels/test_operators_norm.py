@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from bitwitness.kernels import host
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bitwitness.kernels import host
 
 FLAVOURS = ["normal", "wide", "tiny", "huge", "special", "bits"]
 flavours = st.sampled_from(FLAVOURS)

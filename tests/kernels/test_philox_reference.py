@@ -5,6 +5,7 @@ import pathlib
 import struct
 
 import pytest
+
 from bitwitness.kernels.reference import binary32 as f32
 from bitwitness.kernels.reference import philox
 

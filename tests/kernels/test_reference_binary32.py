@@ -7,9 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from bitwitness.kernels.reference import binary32 as f32
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from bitwitness.kernels.reference import binary32 as f32
 
 
 def bits(text: str) -> int:

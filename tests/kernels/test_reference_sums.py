@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from bitwitness.kernels.reference import binary32 as f32
 from bitwitness.kernels.reference import sums
 
