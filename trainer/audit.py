@@ -21,11 +21,12 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from . import records
-from .data import DataError, Dataset, DocumentErased, WindowStream
+from .data import DataError, DocumentErased, WindowStream
+from .data.reads import training_stream
 from .history import RunHistory, open_run
 from .replay import replay, stored_state
 from .sample import Unit, sample_seed, select, units
-from .state import State, StateMismatch, StateUnavailable
+from .state import State, StateMismatch, StateUnavailable, initial_state
 from .step import Tap, Workspace
 from .transcript import Transcript
 
@@ -205,14 +206,10 @@ class _Examiner:
         recorded = self.history.genesis["arithmetic"]
         if recorded != records.arithmetic():
             return None, ("inconclusive", f"the run used {recorded['version']} of another operator table")
-        use = next(item for item in self.history.genesis["datasets"] if item["role"] == "train")
         try:
-            expected = Commitment.from_json(use["dataset"], type="dataset/1")
-            dataset = Dataset.open(project.data_dir, use["name"], expected=expected)
+            return training_stream(self.history, project.data_dir), None
         except DataError as error:
             return None, ("unavailable", str(error))
-        data = self.config.data
-        return WindowStream(dataset, data.window, self.config.run.seed, reset_documents=data.reset_documents), None
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
@@ -238,8 +235,6 @@ class _Examiner:
         return UnitResult(unit, "match", compared=(0,))
 
     def _found_init(self) -> Json:
-        from .state import initial_state
-
         digest = initial_state(self.config, self.workspace.layout).commit().digest
         return {"computed": digest, "expected": self.history.state(0).digest, "field": "weights", "step": 0}
 

@@ -27,6 +27,7 @@ from bitwitness.ledger.store import Ledger
 from . import records
 from .config import RunConfig
 from .data import Dataset, WindowStream
+from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run
 from .replay import resume_state
@@ -143,9 +144,9 @@ def train(
 def _begin(session: _Session, state: State) -> RunWriter:
     config = session.config
     commitment = state.commit()
-    uses = [records.dataset_use(session.stream.dataset, "train")]
-    if session.held_out is not None:
-        uses.append(records.dataset_use(session.held_out, "held-out"))
+    datasets = [session.stream.dataset] + ([session.held_out] if session.held_out is not None else [])
+    record_datasets(session.ledger, datasets)
+    uses = [records.dataset_use(data, role) for data, role in zip(datasets, ("train", "held-out"), strict=False)]
     rope = records.rope_digest(session.workspace.cos, session.workspace.sin)
     predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope)
     predicate["observed"] = session.observed()

@@ -29,7 +29,7 @@ def trained(project: Project) -> Project:
 def test_an_honest_run_matches(trained: Project) -> None:
     report = audit(trained, "r", samples=1, threads=1, windows_at_once=1)
     assert report.result == "match"
-    assert [(u.unit.first, u.unit.last, u.unit.cause) for u in report.units][0] == (0, 0, "init")
+    assert next((u.unit.first, u.unit.last, u.unit.cause) for u in report.units) == (0, 0, "init")
     assert (5, 6, "last") in [(u.unit.first, u.unit.last, u.unit.cause) for u in report.units]
     assert len(report.compared) == 4
     assert report.one_step == 4 / 6

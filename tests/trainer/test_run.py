@@ -146,7 +146,7 @@ def test_data_that_does_not_fit(project: Project) -> None:
         train(project, parse_config(table, where="t"), threads=1)
     table = small_table()
     table["model"]["vocabulary"] = 100
-    with pytest.raises(BitwitnessError, match="model.vocabulary = 100 is too small"):
+    with pytest.raises(BitwitnessError, match=r"model\.vocabulary = 100 is too small"):
         train(project, parse_config(table, where="t"), threads=1)
     with project.open_ledger() as ledger:
         assert open_run(ledger, "r", missing_ok=True) is None

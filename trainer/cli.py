@@ -1,0 +1,209 @@
+"""`ledger train` and `ledger audit`: parse, call one function, print."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+
+from .audit import AuditReport
+from .audit import audit as run_audit
+from .config import load_config
+from .run import Progress as StepProgress
+from .run import RunResult
+from .run import train as run_train
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Worker threads; not in the bits. All cores if not given.")
+]
+AtOnce = Annotated[
+    int,
+    typer.Option("--windows-at-once", min=0, help="Windows computed at a time (memory, not bits); 0: a whole shard."),
+]
+EXIT_STATUS = {"match": 0, "mismatch": 1}
+
+
+def train(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run's configuration.")],
+    name: Annotated[str | None, typer.Option(help="Name of the run, instead of the file's run.name.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last stored state.")] = False,
+    threads: Threads = None,
+    windows_at_once: AtOnce = 0,
+    as_json: Json = False,
+) -> None:
+    """Train, and append one signed entry per step to the ledger.
+
+    Ctrl-C ends after the step in hand with a signed record; --resume then continues to the same bits.
+
+    Example: ledger train run.toml --threads 2
+    """
+    project = Project.find(context.find_root().params.get("project"))
+    resolved = load_config(config, name=name)
+    with _training_bar(resolved.run.steps) as report:
+        result = run_train(
+            project,
+            resolved,
+            threads=threads or _cores(),
+            windows_at_once=windows_at_once,
+            resume=resume,
+            report=report,
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(result), indent=2))
+    else:
+        typer.echo(_run_line(result))
+    if result.outcome == "interrupted":
+        typer.echo(f"note: stopped after step {result.step}; `ledger train {config} --resume` continues", err=True)
+
+
+def audit(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or the first digits of its hash.")],
+    sample: Annotated[int, typer.Option(min=0, help="Units to draw on top of those that always count.")] = 3,
+    steps: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Replay exactly the units that hold steps A to B instead.")
+    ] = None,
+    threads: Threads = None,
+    windows_at_once: AtOnce = 0,
+    as_json: Json = False,
+) -> None:
+    """Replay steps of a run, compare every bit with the ledger, and append the signed result.
+
+    The initial state, the last step, released steps and both sides of every resume always count. The intent is
+    in the ledger before the sample is drawn from it. Exit status: 0 match, 1 mismatch, 2 anything else.
+
+    Example: ledger audit demo --sample 3
+    """
+    project = Project.find(context.find_root().params.get("project"))
+    with _bar("auditing") as report:
+        result = run_audit(
+            project,
+            run,
+            samples=0 if steps else sample,
+            steps=_range(steps),
+            threads=threads or _cores(),
+            windows_at_once=windows_at_once,
+            report=report,
+        )
+    if as_json:
+        typer.echo(json.dumps(_audit_json(result), indent=2))
+    else:
+        for line in _audit_lines(result):
+            typer.echo(line)
+    raise typer.Exit(EXIT_STATUS.get(result.result, 2))
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,15}):([0-9]{1,15})", text)
+    if match is None:
+        raise BitwitnessError(f"--steps {text}: give the first and the last step, such as 10:20")
+    return int(match[1]), int(match[2])
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_line(result: RunResult) -> str:
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    held_out = "" if result.held_out is None else f", held-out {result.held_out:.4f} nats/token"
+    return (
+        f"{result.name} {result.outcome} at step {result.step}{loss}{held_out}\n"
+        f"run {result.run}\nweights {result.weights}"
+    )
+
+
+def _audit_json(report: AuditReport) -> dict[str, Any]:
+    return {
+        "result": report.result,
+        "run": report.run,
+        "name": report.name,
+        "entry": report.entry,
+        "basis": report.basis,
+        "steps": [
+            {"step": step, "outcome": "mismatch" if unit.found and unit.found["step"] == step else "match"}
+            for unit in report.units
+            for step in unit.compared
+        ],
+        "units": [unit.to_json() for unit in report.units],
+        "differences": {
+            str(unit.found["step"]): {
+                field: {"ledger": expected, "replay": found} for field, (expected, found) in unit.differences.items()
+            }
+            for unit in report.units
+            if unit.found is not None
+        },
+        "compared": len(report.compared),
+        "total": report.total,
+        "caught": {"one_step": report.one_step, "fraction_0.01": report.fraction(0.01)},
+        "transcript": report.transcript.to_json(),
+    }
+
+
+def _audit_lines(report: AuditReport) -> Iterator[str]:
+    for item in report.units:
+        where = "initial state" if item.unit.last == 0 else f"steps {item.unit.first}-{item.unit.last}"
+        reason = "" if item.reason is None else f": {item.reason}"
+        yield f"{where:<16} {item.unit.cause:<8} {item.outcome}{reason}"
+        for field, (expected, found) in item.differences.items():
+            yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
+    yield (
+        f"{report.result}: {len(report.compared)} of {report.total} steps of {report.name} compared bit for bit "
+        f"({report.basis}); entry {report.entry}"
+    )
+    yield (
+        f"one tampered step would have been met with probability {report.one_step:.2f}, "
+        f"1% tampered steps with {report.fraction(0.01):.2f}"
+    )
+
+
+def _short(value: Any) -> str:
+    return str(value["root"]) if isinstance(value, dict) and "root" in value else str(value)
+
+
+@contextmanager
+def _training_bar(steps: int) -> Iterator[Any]:
+    """Loss, tokens per second and time left, on stderr."""
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=steps, loss="…", rate="…")
+
+        def report(progress: StepProgress) -> None:
+            rate = "replaying" if progress.replayed else f"{progress.tokens / progress.seconds:,.0f}"
+            bar.update(task, completed=progress.step, loss=f"{progress.loss:.4f}", rate=rate)
+
+        yield report
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[Any]:
+    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield report
