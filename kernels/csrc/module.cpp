@@ -1,2 +1,299 @@
+// The Python face of the operators: bitwitness.kernels._native (stub: kernels/_native.pyi).
 #include <nanobind/nanobind.h>
-NB_MODULE(_native, m) { m.def("answer", [] { return 42; }); }
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "buffers.h"
+#include "errors.h"
+#include "executor.h"
+#include "fp_env.h"
+#include "library.h"
+#include "permutation.h"
+#include "philox.h"
+#include "signature.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace bitwitness {
+namespace {
+
+using Shape = std::vector<int64_t>;
+using Readable = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Writable = nb::ndarray<nb::c_contig, nb::device::cpu>;
+
+// (name, kind, dtype, shape, arena offset), (op, [(buffer, offset, shape)], [(integer, real)]): as program.py sends them.
+using BufferTuple = std::tuple<std::string, std::string, std::string, Shape, int64_t>;
+using CallTuple =
+    std::tuple<std::string, std::vector<std::tuple<int, int64_t, Shape>>, std::vector<std::pair<int64_t, double>>>;
+
+DType parse_dtype(const std::string& text) {
+  if (text == "F32") return DType::F32;
+  if (text == "I32") return DType::I32;
+  throw KernelError("dtype must be F32 or I32, not " + text);
+}
+
+BufferKind parse_kind(const std::string& text) {
+  if (text == "input") return BufferKind::Input;
+  if (text == "output") return BufferKind::Output;
+  if (text == "inout") return BufferKind::InOut;
+  if (text == "temp") return BufferKind::Temp;
+  throw KernelError("kind must be input, output, inout or temp, not " + text);
+}
+
+std::vector<BufferSpec> parse_buffers(const std::vector<BufferTuple>& tuples) {
+  std::vector<BufferSpec> buffers;
+  for (const auto& [name, kind, dtype, shape, offset] : tuples) {
+    buffers.push_back({name, parse_kind(kind), parse_dtype(dtype), shape, offset});
+  }
+  return buffers;
+}
+
+CallSpec parse_call(const CallTuple& tuple) {
+  const auto& [op, operands, attributes] = tuple;
+  CallSpec call{op, {}, {}};
+  for (const auto& [buffer, offset, shape] : operands) call.operands.push_back({buffer, offset, shape});
+  for (const auto& [integer, real] : attributes) call.attributes.push_back({integer, static_cast<float>(real)});
+  return call;
+}
+
+// A numpy array or torch tensor, kept alive while it is bound.
+struct Bound {
+  nb::object owner;
+  char* data;
+  int64_t bytes;
+};
+
+template <class Array> bool matches(const Array& array, DType dtype) {
+  return array.dtype() == (dtype == DType::F32 ? nb::dtype<float>() : nb::dtype<int32_t>());
+}
+
+template <class Array> Bound bind_as(nb::handle object, DType dtype, const Shape* shape, const std::string& what) {
+  const auto refuse = [&] {
+    std::string expected = dtype == DType::F32 ? "float32" : "int32";
+    if (shape != nullptr) {
+      expected += " [";
+      for (size_t i = 0; i < shape->size(); ++i) expected += (i ? "," : "") + std::to_string((*shape)[i]);
+      expected += "]";
+    }
+    const nb::object given_dtype = nb::getattr(object, "dtype", nb::str("no dtype"));
+    const nb::object given_shape = nb::getattr(object, "shape", nb::str("no shape"));
+    throw ShapeError(what + " needs a contiguous" + (std::is_same_v<Array, Writable> ? ", writable" : "") +
+                     " CPU array of " + expected + "; got " + nb::cast<std::string>(nb::str(object.type())) + " of " +
+                     nb::cast<std::string>(nb::str(given_dtype)) + ", shape " +
+                     nb::cast<std::string>(nb::str(given_shape)));
+  };
+  Array array;
+  if (!nb::try_cast(object, array, false) || !matches(array, dtype)) refuse();
+  if (shape != nullptr) {
+    bool equal = array.ndim() == shape->size();
+    for (size_t i = 0; equal && i < shape->size(); ++i) equal = static_cast<int64_t>(array.shape(i)) == (*shape)[i];
+    if (!equal) refuse();
+  }
+  char* const data = static_cast<char*>(const_cast<void*>(static_cast<const void*>(array.data())));
+  return {nb::cast(array, nb::rv_policy::reference), data, static_cast<int64_t>(array.nbytes())};
+}
+
+struct ReadF32 {
+  Bound bound;
+  explicit ReadF32(nb::handle x) : bound(bind_as<Readable>(x, DType::F32, nullptr, "this function")) {}
+  const float* data() const { return reinterpret_cast<const float*>(bound.data); }
+  int64_t size() const { return bound.bytes / 4; }
+};
+
+struct WriteF32 {
+  Bound bound;
+  explicit WriteF32(nb::handle x) : bound(bind_as<Writable>(x, DType::F32, nullptr, "this function")) {}
+  float* data() const { return reinterpret_cast<float*>(bound.data); }
+  int64_t size() const { return bound.bytes / 4; }
+};
+
+void check_sizes(bool equal) {
+  if (!equal) throw ShapeError("the arrays must have the same number of elements");
+}
+
+// Arrays bound to different buffers must not share memory that is written.
+void check_disjoint(const std::vector<BufferSpec>& buffers, const std::vector<int>& external,
+                    const std::vector<Bound>& bound) {
+  std::vector<int> order(bound.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return bound[a].data < bound[b].data; });
+  int furthest = -1, furthest_written = -1;
+  const auto end = [&](int i) { return bound[i].data + bound[i].bytes; };
+  for (const int i : order) {
+    const bool written = buffers[external[i]].kind != BufferKind::Input;
+    const int clash = written ? furthest : furthest_written;
+    if (clash >= 0 && end(clash) > bound[i].data) {
+      throw KernelError("buffers " + buffers[external[clash]].name + " and " + buffers[external[i]].name +
+                        " are bound to the same memory; give each its own");
+    }
+    if (furthest < 0 || end(i) > end(furthest)) furthest = i;
+    if (written && (furthest_written < 0 || end(i) > end(furthest_written))) furthest_written = i;
+  }
+}
+
+void run_executor(Executor& executor, const std::vector<nb::object>& arrays) {
+  std::vector<int> external;
+  for (size_t i = 0; i < executor.buffers().size(); ++i) {
+    if (executor.buffers()[i].kind != BufferKind::Temp) external.push_back(static_cast<int>(i));
+  }
+  if (arrays.size() != external.size()) throw KernelError("an array is needed for every buffer that is not temp");
+  std::vector<Bound> bound;
+  std::vector<void*> pointers;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const BufferSpec& buffer = executor.buffers()[external[i]];
+    const std::string what = "buffer " + buffer.name;
+    bound.push_back(buffer.kind == BufferKind::Input
+                        ? bind_as<Readable>(arrays[i], buffer.dtype, &buffer.shape, what)
+                        : bind_as<Writable>(arrays[i], buffer.dtype, &buffer.shape, what));
+    pointers.push_back(bound.back().data);
+  }
+  check_disjoint(executor.buffers(), external, bound);
+  const nb::gil_scoped_release release;
+  executor.run(pointers);
+}
+
+nb::list describe_operators() {
+  nb::list table;
+  const Library& declarations = generic::library;  // the declarations are the same in every library
+  for (int i = 0; i < declarations.operator_count; ++i) {
+    const Operator& op = *declarations.operators[i];
+    const Signature& signature = signature_of(op);
+    nb::list operands, attributes;
+    for (const OperandSpec& spec : signature.operands) {
+      operands.append(nb::make_tuple(spec.name, name_of(spec.direction), name_of(spec.dtype), spec.shape, spec.may_be,
+                                     spec.read_where));
+    }
+    for (const AttributeSpec& spec : signature.attributes) {
+      attributes.append(nb::make_tuple(spec.name, name_of(spec.kind)));
+    }
+    table.append(nb::make_tuple(op.name, op.version, operands, attributes, op.operands, op.attributes, op.rules));
+  }
+  return table;
+}
+
+const Function& find_function(const std::string& name) {
+  for (int i = 0; i < library().function_count; ++i) {
+    if (name == library().functions[i].name) return library().functions[i];
+  }
+  throw KernelError("no function '" + name + "'");
+}
+
+void apply(const std::string& name, nb::handle x, nb::handle y, bool scalar) {
+  const ReadF32 from(x);
+  const WriteF32 to(y);
+  check_sizes(from.size() == to.size());
+  const FloatingPointEnvironment environment;
+  (scalar ? find_function(name).scalar : find_function(name).vector)(from.data(), to.data(), to.size());
+}
+
+void apply_fma(nb::handle a, nb::handle b, nb::handle c, nb::handle y) {
+  const ReadF32 x0(a), x1(b), x2(c);
+  const WriteF32 to(y);
+  check_sizes(x0.size() == to.size() && x1.size() == to.size() && x2.size() == to.size());
+  const FloatingPointEnvironment environment;
+  library().fma(x0.data(), x1.data(), x2.data(), to.data(), to.size());
+}
+
+using Key = std::pair<uint32_t, uint32_t>;
+
+PhiloxKey key_of(const Key& key) { return {{key.first, key.second}}; }
+
+template <class Fill> void fill_random(nb::handle y, Fill fill) {
+  const WriteF32 to(y);
+  const nb::gil_scoped_release release;
+  const FloatingPointEnvironment environment;
+  fill(to.data(), to.size());
+}
+
+// Throw our errors as the classes of bitwitness.kernels.errors.
+void translate(const std::exception_ptr& thrown, void*) {
+  const auto raise = [](const char* name, const std::exception& error) {
+    PyErr_SetString(nb::module_::import_("bitwitness.kernels.errors").attr(name).ptr(), error.what());
+  };
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const ShapeError& error) {
+    raise("ShapeError", error);
+  } catch (const KernelError& error) {
+    raise("KernelError", error);
+  }
+}
+
+}  // namespace
+}  // namespace bitwitness
+
+NB_MODULE(_native, m) {
+  using namespace bitwitness;
+  nb::register_exception_translator(translate);
+
+  m.def("isa", [] { return library().isa; });
+  m.def("flags", [] { return library().flags; });
+  m.def("available_isas", [] {
+    std::vector<std::string> names;
+    for (const Library* candidate : available_libraries()) names.push_back(candidate->isa);
+    return names;
+  });
+  m.def("operators", describe_operators);
+  m.def("control_word", [] { return static_cast<uint64_t>(FloatingPointEnvironment::read()); });
+
+  m.def("check_call", [](const std::vector<BufferTuple>& buffers, const CallTuple& call) {
+    check_call_spec(parse_buffers(buffers), parse_call(call));
+  });
+  nb::class_<Executor>(m, "Executor")
+      .def(nb::new_([](const std::vector<BufferTuple>& buffers, const std::vector<CallTuple>& calls, int64_t arena_bytes,
+                       int threads) {
+             std::vector<CallSpec> specs;
+             for (const CallTuple& call : calls) specs.push_back(parse_call(call));
+             return std::make_unique<Executor>(parse_buffers(buffers), specs, arena_bytes, threads);
+           }),
+           "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
+      .def("run", run_executor)
+      .def("nanoseconds", &Executor::nanoseconds);
+
+  m.def("apply", apply, "name"_a, "x"_a, "y"_a, "scalar"_a = false);
+  m.def("fma", apply_fma);
+
+  m.def("philox4x32", [](std::tuple<uint32_t, uint32_t, uint32_t, uint32_t> counter, Key key, int rounds) {
+    auto [c0, c1, c2, c3] = counter;
+    uint32_t words[4] = {c0, c1, c2, c3};
+    const PhiloxKey k = key_of(key);
+    philox4x32(words, k.word, rounds);
+    return std::tuple(words[0], words[1], words[2], words[3]);
+  }, "counter"_a, "key"_a, "rounds"_a = 10);
+  m.def("uniform", [](nb::handle y, Key key, uint64_t first) {
+    fill_random(y, [&](float* to, int64_t n) { library().uniform(to, n, first, key_of(key)); });
+  }, "y"_a, "key"_a, "first"_a = 0);
+  m.def("normal", [](nb::handle y, Key key, uint64_t first) {
+    fill_random(y, [&](float* to, int64_t n) { library().normal(to, n, first, key_of(key)); });
+  }, "y"_a, "key"_a, "first"_a = 0);
+  m.def("trunc_normal", [](nb::handle y, Key key, double std, double bound, uint64_t first) {
+    fill_random(y, [&](float* to, int64_t n) {
+      library().trunc_normal(to, n, first, key_of(key), static_cast<float>(std), static_cast<float>(bound));
+    });
+  }, "y"_a, "key"_a, "std"_a, "bound"_a, "first"_a = 0);
+  m.def("permutation", [](uint64_t i, uint64_t n, Key key, uint64_t epoch) {
+    return permutation(i, n, key_of(key), epoch);
+  }, "i"_a, "n"_a, "key"_a, "epoch"_a = 0);
+
+  m.def("sum_f64", [](nb::handle x) {
+    const ReadF32 from(x);
+    return sum_f64(from.data(), from.size());
+  });
+  m.def("has_nonfinite", [](nb::handle x) {
+    const ReadF32 from(x);
+    return has_nonfinite(from.data(), from.size());
+  });
+  m.def("canonicalise_nan", [](nb::handle x) {
+    const WriteF32 to(x);
+    return canonicalise_nan(to.data(), to.size());
+  });
+}

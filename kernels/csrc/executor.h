@@ -1,0 +1,84 @@
+// Runs a step program: a list of operator calls over static buffers, planned once, allocating nothing in a run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "operator.h"
+#include "signature.h"
+
+namespace bitwitness {
+
+enum class BufferKind { Input, Output, InOut, Temp };
+
+struct BufferSpec {
+  std::string name;
+  BufferKind kind;
+  DType dtype;
+  std::vector<int64_t> shape;
+  int64_t arena_offset;  // bytes, temp buffers only
+};
+
+// A contiguous range of a buffer, seen with a shape of its own.
+struct ViewSpec {
+  int buffer;
+  int64_t offset;  // elements
+  std::vector<int64_t> shape;
+};
+
+struct CallSpec {
+  std::string op;
+  std::vector<ViewSpec> operands;      // in the order of the operator's declaration
+  std::vector<Attribute> attributes;   // likewise
+};
+
+// Check one call: operands and attributes fit the declaration, every view lies inside its buffer, nothing writes to
+// an input, and what is written overlaps no other operand but where the declaration allows the very same view.
+// Throws ShapeError or KernelError.
+void check_call_spec(const std::vector<BufferSpec>& buffers, const CallSpec& call);
+
+class Executor {
+ public:
+  // Checks the whole program. Throws ShapeError or KernelError, naming the call.
+  Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>& calls, int64_t arena_bytes, int threads);
+
+  const std::vector<BufferSpec>& buffers() const { return buffers_; }
+  int threads() const { return threads_; }
+
+  // Run all calls. `external` points to the memory of every buffer that is not temp, in program order.
+  // One run at a time; throws KernelError where an operator met an index outside its range.
+  void run(const std::vector<void*>& external);
+
+  // Nanoseconds that each call took in the last run, as the calling thread saw it.
+  const std::vector<int64_t>& nanoseconds() const { return nanoseconds_; }
+
+ private:
+  struct Binding {  // operand `operand` of call `call` lies `bytes` into external buffer `buffer`
+    int call, operand, buffer;
+    int64_t bytes;
+  };
+  struct AlignedDelete {
+    void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t{kAlignment}); }
+  };
+  using Memory = std::unique_ptr<char[], AlignedDelete>;
+  static constexpr size_t kAlignment = 64;
+  static Memory allocate(int64_t bytes);
+
+  void work(Worker& worker);
+
+  std::vector<BufferSpec> buffers_;
+  std::vector<Call> calls_;
+  std::vector<Binding> bindings_;
+  std::vector<int64_t> nanoseconds_;
+  int threads_;
+  int failed_call_ = -1;
+  int64_t scratch_bytes_ = 0;
+  Memory arena_, scratch_, shared_;
+  std::mutex mutex_;
+};
+
+}  // namespace bitwitness

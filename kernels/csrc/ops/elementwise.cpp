@@ -1,0 +1,32 @@
+// fill and add.
+#include "../loops.h"
+#include "../operators.h"
+
+namespace bitwitness::BITWITNESS_ISA {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+void fill(const Call& call, Worker& worker) {
+  float* const y = call.f32(0);
+  const float value = call.real(0);
+  share(worker, call.size(0), kGrain, [&](int64_t begin, int64_t end) {
+    for_each(begin, end, [&]<class V>(int64_t i) { store_as(y + i, splat<V>(value)); });
+  });
+}
+
+void add(const Call& call, Worker& worker) {
+  const float* const a = call.f32(0);
+  const float* const b = call.f32(1);
+  float* const y = call.f32(2);
+  share(worker, call.size(2), kGrain, [&](int64_t begin, int64_t end) {
+    for_each(begin, end, [&]<class V>(int64_t i) { store_as(y + i, load_as<V>(a + i) + load_as<V>(b + i)); });
+  });
+}
+
+}  // namespace
+
+const Operator kFill = {"fill", 1, "out y[n]", "value: real", "", fill};
+const Operator kAdd = {"add", 1, "in a[n], in b[n], out y[n]", "", "y may be a, y may be b", add};
+
+}  // namespace bitwitness::BITWITNESS_ISA
