@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bitwitness.ledger import jcs, keys, merkle
 from bitwitness.ledger.commitments import Commitment, document_digest, document_leaf, tree
 from bitwitness.ledger.envelope import open_envelope
@@ -45,8 +48,6 @@ from bitwitness.trainer.data import (
 from bitwitness.trainer.data import shards as shards_module
 from bitwitness.trainer.data.index import node_position
 from bitwitness.trainer.data.split import is_held_out, parse_fraction
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SIGNER = keys.generate("trainer")
 TEXTS = {f"{i:03d}.txt": f"document {i}: {'wörd ' * (i % 7)}\n" for i in range(60)}
@@ -534,6 +535,25 @@ def test_a_tokenizer_json(tmp_path: Path, corpus: Path) -> None:
         assert dataset.byte_range(number, bounds.count - 1, bounds.count) == (bounds.size, bounds.size)
         assert spans[0][0] == 0 and spans[-1][1] == bounds.size
         assert all(b[0] <= a[1] <= b[1] for a, b in pairwise(spans))
+
+
+def test_another_tokenizer_file_is_noticed(tmp_path: Path, corpus: Path) -> None:
+    file = bpe(tmp_path / "bpe.json", ["<|endoftext|>"])
+    made(tmp_path / "data", corpus, tokenizer=file, held_out="0")
+    copy = tmp_path / "data" / "d" / "tokenizer.json"
+    copy.write_bytes(copy.read_bytes().replace(b'"lstrip": false', b'"lstrip":  true'))
+    with pytest.raises(DatasetDamaged, match=r"tokenizer\.json is not the one"):
+        Dataset.open(tmp_path / "data", "d").check_source(0)
+
+
+def test_paths_that_cannot_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    for name in (b"a\xff.txt", b"b\x1b[31m.txt", b"c\n.txt"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "c") + b"/" + name)).write_text("x" + str(name))
+    made(tmp_path / "data", tmp_path / "c", held_out="0")
+    dataset = Dataset.open(tmp_path / "data", "d")
+    paths = [dataset.path(n) for n in range(3)]
+    assert paths == ["c/a\\xff.txt", "c/b\\x1b[31m.txt", "c/c\\x0a.txt"]
 
 
 def test_a_tokenizer_without_an_end_token_gets_one_more_number(tmp_path: Path, corpus: Path) -> None:

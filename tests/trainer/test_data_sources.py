@@ -8,12 +8,13 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bitwitness.trainer.data import MalformedLine, NotText, SourceUnreadable
 from bitwitness.trainer.data.documents import Document, Skipped, read_documents
 from bitwitness.trainer.data.patterns import compiled, excluded, included
 from bitwitness.trainer.data.sources import select
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def labels(*sources: object, **options: object) -> list[str]:
@@ -150,6 +151,8 @@ def test_stdlib_is_this_pythons_library_without_its_tests() -> None:
 def test_missing_sources_are_named(tmp_path: Path) -> None:
     with pytest.raises(SourceUnreadable, match=r"nowhere: no such file or folder"):
         select([str(tmp_path / "nowhere")])
+    with pytest.raises(SourceUnreadable, match=r"x: File name too long"):
+        select(["x" * 5000])
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SourceUnreadable, match="not a regular file"):
         select([str(tmp_path / "pipe")])

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bitwitness.kernels.reference import philox as reference
 from bitwitness.ledger import keys
 from bitwitness.trainer.data import BuildOptions, Dataset, DatasetDamaged, TooShort, WindowStream, build
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SIGNER = keys.generate("trainer")
 

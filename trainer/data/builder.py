@@ -154,8 +154,9 @@ class _Build:
     def finish(self, sources: Sequence[str], skipped: Skipped, links: int, limited: bool) -> Built:
         options, train, held = self._options, self._train, self._held
         if not train.documents and not held.documents:
-            reason = "--max-bytes is smaller than the first document" if limited else "no text in"
-            raise NoDocuments(f"{reason} {' '.join(sources)}" if not limited else f"nothing taken: {reason}")
+            if limited:
+                raise NoDocuments("nothing taken: --max-bytes is smaller than the first document")
+            raise NoDocuments(f"no text in {' '.join(sources)}")
         if not train.documents:
             raise NoDocuments(
                 f"all {held.documents} documents fall into the held-out part; pass --held-out 0 or more text"

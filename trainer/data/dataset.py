@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import ZERO_SALT, Commitment, document_digest, document_leaf
 from bitwitness.ledger.errors import FormatError, ProofError
@@ -57,6 +58,7 @@ class Dataset:
         )
         self.index = DocumentIndex(folder)
         self._salts = MappedFile(folder / SALTS) if manifest.private else None
+        self._tokenizer: Tokenizer | None = None
         self._checked: set[int] = set()
         self._end_checked = False
 
@@ -96,8 +98,9 @@ class Dataset:
         return range(self.index.holding(first), self.index.holding(last - 1) + 1)
 
     def path(self, document: int) -> str:
-        """A document's path as it can be printed; bytes that are not UTF-8 become \\xNN."""
-        return self.index.path(self.index[document]).decode("utf-8", "backslashreplace")
+        """A document's path as it can be printed: bytes that are not UTF-8 and control characters as \\xNN."""
+        text = self.index.path(self.index[document]).decode("utf-8", "backslashreplace")
+        return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
     def source(self, document: int) -> bytes:
         """A document's source bytes."""
@@ -115,9 +118,13 @@ class Dataset:
         return (int(spans[:, 0].min()), int(spans[:, 1].max())) if len(spans) else (size, size)
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens. Raises TokenizerUnusable."""
-        hugging_face = self.tokenizer.digest is not None
-        return load_tokenizer(self.folder / TOKENIZER_FILE if hugging_face else None)
+        """The tokenizer that made the tokens. Raises TokenizerUnusable, DatasetDamaged if its file changed."""
+        if self._tokenizer is None:
+            hugging_face = self.tokenizer.digest is not None
+            self._tokenizer = load_tokenizer(self.folder / TOKENIZER_FILE if hugging_face else None)
+            if self._tokenizer.info.digest != self.tokenizer.digest:
+                raise DatasetDamaged(f"dataset {self.name}: {TOKENIZER_FILE} is not the one that made the tokens")
+        return self._tokenizer
 
     def check_range(self, first: int, last: int) -> None:
         """Check that the stored tokens [first, last) are those that the commitment covers.

@@ -51,11 +51,14 @@ def select(sources: Sequence[str], *, include: Sequence[str] = (), exclude: Sequ
     selection = Selection()
     found: dict[str, SourceFile] = {}
     for source in sources:
-        for file in _files_of(source, tuple(include), tuple(exclude), selection):
-            real = os.path.realpath(file.location)
-            # Of two ways to one file the longer label stays, so the order of the sources has no effect.
-            if real not in found or _rank(file) < _rank(found[real]):
-                found[real] = file
+        try:
+            for file in _files_of(source, tuple(include), tuple(exclude), selection):
+                real = os.path.realpath(file.location)
+                # Of two ways to one file the longer label stays, so the order of the sources has no effect.
+                if real not in found or _rank(file) < _rank(found[real]):
+                    found[real] = file
+        except OSError as error:
+            raise SourceUnreadable(f"{source[:200]}: {error.strerror}") from None
     selection.files = sorted(found.values(), key=lambda file: file.label)
     return selection
 

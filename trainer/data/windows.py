@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from bitwitness.kernels import philox
 
 from .dataset import Dataset
