@@ -83,9 +83,7 @@ class Program:
                         for name, value in call.attributes.items()
                     },
                     "op": call.op,
-                    "operands": [
-                        {"buffer": v.name, "offset": v.offset, "shape": list(v.shape)} for v in call.operands
-                    ],
+                    "operands": [{"buffer": v.name, "offset": v.offset, "shape": list(v.shape)} for v in call.operands],
                     "version": OPERATORS[call.op].version,
                 }
                 for call in self.calls
@@ -120,7 +118,8 @@ class ProgramBuilder:
 
         Raises ShapeError if the range reaches beyond it.
         """
-        view = Buffer(buffer.name, _checked_shape(buffer.name, shape), buffer.dtype, buffer.kind, buffer.offset + offset)
+        shape = _checked_shape(buffer.name, shape)
+        view = Buffer(buffer.name, shape, buffer.dtype, buffer.kind, buffer.offset + offset)
         if offset < 0 or offset + view.size > buffer.size:
             raise ShapeError(
                 f"view of {buffer.name}: elements {offset} … {offset + view.size} reach beyond its {buffer.size}"
@@ -274,11 +273,11 @@ def _check_written(buffers: Mapping[str, Buffer], calls: list[Call]) -> None:
             reads = spec.direction == "in" or (
                 spec.direction == "inout" and (not spec.read_where or bool(call.attributes[spec.read_where]))
             )
-            if reads and operand.name in written:
-                if not written[operand.name].cover(operand.offset, operand.offset + operand.size):
-                    raise KernelError(
-                        f"call {index}, {call.op}: operand {spec.name} reads buffer {operand.name} before it is written"
-                    )
+            known = written.get(operand.name)
+            if reads and known is not None and not known.cover(operand.offset, operand.offset + operand.size):
+                raise KernelError(
+                    f"call {index}, {call.op}: operand {spec.name} reads buffer {operand.name} before it is written"
+                )
         for operand, spec in zip(call.operands, specs, strict=True):
             if spec.direction != "in" and operand.name in written:
                 written[operand.name].add(operand.offset, operand.offset + operand.size)
