@@ -42,7 +42,8 @@ DTYPE_BITS: Mapping[str, int] = {
 
 # The public library sorts by this order of its own enumeration, last first, so that wide types stay aligned.
 _ALIGNMENT_ORDER = (
-    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8",
+    "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
     "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64",
 )  # fmt: skip
 
@@ -68,7 +69,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Header:
-    """The checked table of a file. ``tensors`` is in the order of the bytes; ``data_start`` is their first."""
+    """The checked table of a file: ``tensors`` in the order of their bytes, which begin at ``data_start``."""
 
     tensors: tuple[TensorEntry, ...]
     metadata: Mapping[str, str]
@@ -113,7 +114,7 @@ def read_header(data: bytes | bytearray | memoryview, source: str = "safetensors
 def encode_header(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None
 ) -> bytes:
-    """The one header this package writes for these (dtype, shape): length, JSON, spaces up to 8-byte alignment.
+    """The one header written for these (dtype, shape): length, JSON, spaces up to 8-byte alignment.
 
     Tensors lie as the public library lays them: widest dtype first, then by name. With at most one metadata
     key the public library writes the same bytes (its own order of several keys is random; ours is sorted).
@@ -182,7 +183,7 @@ def _json_object(text: bytes, source: str) -> dict[str, Any]:
         if len(result) != len(items):
             seen: set[str] = set()
             twice = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            _refuse(source, f"the header has the key {ascii(twice[:80])} twice")
+            _refuse(source, f"the header has the key {twice[:80]!a} twice")
         return result
 
     def integer(digits: str) -> int:
@@ -218,9 +219,9 @@ def _metadata(value: Any, source: str) -> dict[str, str]:
         _refuse(source, f"{_METADATA} is not an object")
     for key, text in value.items():
         if not isinstance(text, str):
-            _refuse(source, f"{_METADATA}: the value of {ascii(key[:80])} is not a string")
+            _refuse(source, f"{_METADATA}: the value of {key[:80]!a} is not a string")
         if not _is_unicode(key) or not _is_unicode(text):
-            _refuse(source, f"{_METADATA}: {ascii(key[:80])} holds half of a surrogate pair")
+            _refuse(source, f"{_METADATA}: {key[:80]!a} holds half of a surrogate pair")
     return value
 
 
@@ -234,12 +235,12 @@ def _is_unicode(text: str) -> bool:
 
 def _tensor(name: str, value: Any, start: int, source: str) -> TensorEntry:
     if not _NAME.fullmatch(name):
-        _refuse(source, f"tensor name {ascii(name[:80])} is not made of 1 to 200 of A-Z a-z 0-9 . _ / -")
+        _refuse(source, f"tensor name {name[:80]!a} is not made of 1 to 200 of A-Z a-z 0-9 . _ / -")
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         _refuse(source, f"tensor {name}: it needs exactly dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        _refuse(source, f"tensor {name}: unknown dtype {ascii(str(dtype)[:40])}")
+        _refuse(source, f"tensor {name}: unknown dtype {str(dtype)[:40]!a}")
     if not _is_integers(shape) or len(shape) > _RANK_LIMIT:
         _refuse(source, f"tensor {name}: its shape is not a list of at most {_RANK_LIMIT} integers")
     if not _is_integers(offsets) or len(offsets) != 2:

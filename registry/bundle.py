@@ -11,9 +11,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError, FormatError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 FILE_NAME = "provenance.json"
 FORMAT = "bitwitness/provenance/1"

@@ -6,6 +6,7 @@ together. Entries that do not belong to this release are refused, so that a bund
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from .bundle import HistoryProof
 from .evidence import Entry
 from .keyring import Keyring
 
+# The sample's seed: docs/formats/audit.md. Without a beacon nothing follows the intent's leaf hash.
+_SAMPLE_DOMAIN = b"bitwitness/sample/v1\0"
 # Kinds that say something about a model but are neither part of a run nor of its origin.
 _ABOUT_KEYS = frozenset({"key", "status", "endorse"})
 
@@ -209,6 +212,10 @@ def check_audits(lineage: Lineage) -> str:
             raise LineageBroken(f"{audit} answers {intent}, which another auditor made")
         if not intent.predicate["size"] <= intent.index < audit.index:
             raise LineageBroken(f"{intent} was not made before {audit}")
+        if intent.predicate["beacon"]["kind"] == "none":
+            seed = hashlib.sha256(_SAMPLE_DOMAIN + bytes.fromhex(intent.leaf)).hexdigest()
+            if audit.predicate["basis"] != "self-chosen" or audit.predicate["seed"] != seed:
+                raise LineageBroken(f"{audit} did not draw its sample by the seed that {intent} fixes")
         answered.add(intent.leaf)
     open_intents = len(intents) - len(answered)
     note = f", {open_intents} intents without a result (they count as failed)" if open_intents else ""

@@ -11,8 +11,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated
 
-from bitwitness.ledger.errors import BitwitnessError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bitwitness.ledger.errors import BitwitnessError
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _SIZE_LIMIT = 1 << 20

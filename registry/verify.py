@@ -22,6 +22,7 @@ from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from . import bundle, evidence, lineage, rules, weights
 from .checks import Category, Check
 from .folder import Folder, FolderRefused
+from .model_config import check_config
 from .policy import Policy, load_policy
 
 _T = TypeVar("_T")
@@ -90,6 +91,7 @@ def _examine(folder: Folder, policy: Policy, now: datetime, verdict: Verdict) ->
         return
     traced, entries = origin
     files = _read_files(folder, traced, verdict)
+    _check_config(files, traced, verdict)
     _check_weights(files, read, traced, verdict)
     verdict.checks += rules.policy_checks(traced, entries, policy.rules, now)
     verdict.checks += rules.assurance_checks(traced, entries)
@@ -196,6 +198,15 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict) -> di
 
     verdict.attempt("files", "CRYPTO", step)
     return files
+
+
+def _check_config(files: Mapping[str, bytearray], traced: lineage.Lineage, verdict: Verdict) -> None:
+    def step() -> tuple[str, bool]:
+        if _CONFIG not in files:
+            raise FolderRefused(f"the release lists no {_CONFIG} that could be read")
+        return check_config(bytes(files[_CONFIG]), traced.genesis.predicate["config"]), True
+
+    verdict.attempt("config", "CRYPTO", step)
 
 
 def _sha256(data: bytearray) -> str:
