@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,9 +13,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from bitwitness.ledger.cli_options import JsonOption, current_project
+from bitwitness.ledger.cli_output import emit_fields, emit_json, note
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.merkle import leaf_hash
-from bitwitness.ledger.project import Project
 
 from . import data as library
 from .data.builder import HELD_OUT_DEFAULT
@@ -24,16 +24,16 @@ from .data.builder import Progress as OnProgress
 from .data.reads import SampleRead, reads_of_documents, reads_of_step, training_stream
 from .data.search import Found, documents_at_path, documents_with_text
 from .data.windows import Reading
-from .history import open_run
 
-data = typer.Typer(no_args_is_help=True, help="Training data: build, show, where, find.")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Training data: build a dataset, show it, and say which text a run read.",
+)
 
 
 @data.command()
 def build(
-    context: typer.Context,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -65,7 +65,7 @@ def build(
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Pass over files and lines that are not valid text.")
     ] = False,
-    as_json: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Build a dataset from text and record its commitment in the ledger.
 
@@ -73,7 +73,7 @@ def build(
 
     Example: ledger data build STDLIB --include '*.py' --max-bytes 4M --name pystdlib
     """
-    project = _project(context)
+    project = current_project()
     options = library.BuildOptions(
         name=name,
         include=tuple(include or ()),
@@ -104,28 +104,27 @@ def build(
     except LedgerLocked as error:
         recorded = False
         notes.append(f"not recorded in the ledger yet ({error}); the next run that uses the dataset records it")
-    for note in notes:
-        typer.echo(f"note: {note}", err=True)
+    for text in notes:
+        note(f"note: {text}")
     described = [{**_described(dataset), "recorded": recorded} for dataset in datasets]
-    if as_json:
-        _print_json({"datasets": described, "skipped": asdict(built.skipped), "notes": notes})
+    if json_output:
+        emit_json({"datasets": described, "skipped": asdict(built.skipped), "notes": notes})
         return
     for fields in described:
-        typer.echo(_line(fields))
+        print(_line(fields))
 
 
 @data.command()
 def show(
-    context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One dataset; all without it.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check every document against the commitment.")] = False,
-    as_json: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Show the datasets of the project, or one of them.
 
     Example: ledger data show pystdlib --check
     """
-    project = _project(context)
+    project = current_project()
     names = library.dataset_names(project.data_dir) if name is None else [name]
     described = []
     with project.open_ledger() as ledger:
@@ -137,47 +136,46 @@ def show(
                 dataset.check_all()
                 fields["checked"] = True
             described.append(fields)
-    if as_json:
-        _print_json(described if name is None else described[0])
+    if json_output:
+        emit_json(described if name is None else described[0])
     elif name is None:
         for fields in described:
-            typer.echo(_line(fields))
+            print(_line(fields))
         if not described:
-            typer.echo("no datasets yet; `ledger data build` makes one", err=True)
+            note("no datasets yet; `ledger data build` makes one")
     else:
-        for key, value in described[0].items():
-            typer.echo(f"{key:<12} {_text(value)}")
+        emit_fields({key: _text(value) for key, value in described[0].items()})
 
 
 @data.command()
 def where(
-    context: typer.Context,
     run: Annotated[str, typer.Option(help="Name of the run, or the first digits of its hash.")],
     step: Annotated[int, typer.Option(help="The step, from 1.")],
-    as_json: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Print the documents and byte ranges that a step of a run read.
 
     Example: ledger data where --run demo --step 60
     """
-    project = _project(context)
+    from .history import open_run  # brings torch
+
+    project = current_project()
     with project.open_ledger() as ledger:
         history = open_run(ledger, run)
     stream = training_stream(history, project.data_dir)
     reads = reads_of_step(history, stream, step)
-    if as_json:
-        _print_json({"run": history.run, "step": step, "dataset": stream.dataset.name, "samples": _sample_rows(reads)})
+    if json_output:
+        emit_json({"run": history.run, "step": step, "dataset": stream.dataset.name, "samples": _sample_rows(reads)})
         return
-    typer.echo(f"step {step} of {history.name} read {len(reads)} windows of {stream.dataset.name}")
+    print(f"step {step} of {history.name} read {len(reads)} windows of {stream.dataset.name}")
     for read in reads:
-        typer.echo(f"sample {read.sample}, window {read.window}")
+        print(f"sample {read.sample}, window {read.window}")
         for reading in read.readings:
-            typer.echo(f"  {_place(reading)}  bytes {reading.bytes[0]}-{reading.bytes[1]}")
+            print(f"  {_place(reading)}  bytes {reading.bytes[0]}-{reading.bytes[1]}")
 
 
 @data.command()
 def find(
-    context: typer.Context,
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Text to look for.")] = None,
     document: Annotated[
         str | None, typer.Option(metavar="PATH", help="Documents of this path, or that match this pattern.")
@@ -185,7 +183,7 @@ def find(
     name: Annotated[str | None, typer.Option(help="Look in this dataset only.")] = None,
     run: Annotated[str | None, typer.Option(help="Look in the data of this run, and name the steps.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Documents to list at most.")] = 100,
-    as_json: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Find documents by text or by path and, with --run, the steps of that run which read them.
 
@@ -193,9 +191,11 @@ def find(
     """
     if (text is None) == (document is None):
         raise library.DataError("give either TEXT or --document PATH")
-    project = _project(context)
+    project = current_project()
     history = stream = None
     if run is not None:
+        from .history import open_run  # brings torch
+
         with project.open_ledger() as ledger:
             history = open_run(ledger, run)
         stream = training_stream(history, project.data_dir)
@@ -209,21 +209,21 @@ def find(
     if history is not None and stream is not None:
         reads = reads_of_documents(history, stream, {each.document for each in found})
     if more:
-        typer.echo(f"note: only the first {limit} documents; --limit shows more", err=True)
-    if as_json:
+        note(f"note: only the first {limit} documents; --limit shows more")
+    if json_output:
         result: dict[str, Any] = {"documents": [_without_empty(asdict(each)) for each in found], "more": more}
         if reads is not None:
             result["reads"] = [{"step": r.step, "sample": r.sample, "window": r.window} for r in reads]
-        _print_json(result)
+        emit_json(result)
         return
     for each in found:
         at = f"  at byte {', '.join(map(str, each.offsets))}" if each.offsets else ""
-        typer.echo(f"{each.dataset}  {_place(each)}  {each.size} bytes{at}")
+        print(f"{each.dataset}  {_place(each)}  {each.size} bytes{at}")
     if not found:
-        typer.echo("no document found", err=True)
+        note("no document found")
     if reads is not None and history is not None:
         steps = sorted({read.step for read in reads})
-        typer.echo(f"read by {len(steps)} steps of {history.name}: {', '.join(map(str, steps)) or 'none'}")
+        print(f"read by {len(steps)} steps of {history.name}: {', '.join(map(str, steps)) or 'none'}")
 
 
 def _search(datasets: Sequence[library.Dataset], text: str | None, document: str | None) -> Iterator[Found]:
@@ -232,10 +232,6 @@ def _search(datasets: Sequence[library.Dataset], text: str | None, document: str
             yield from documents_with_text(dataset, text.encode("utf-8", "surrogateescape"))
         elif document is not None:
             yield from documents_at_path(dataset, document)
-
-
-def _project(context: typer.Context) -> Project:
-    return Project.find(context.find_root().params.get("project"))
 
 
 def _described(dataset: library.Dataset) -> dict[str, Any]:
@@ -297,10 +293,6 @@ def _notes(built: library.Built, max_bytes: str | None) -> list[str]:
     if built.links_skipped:
         notes.append(f"{built.links_skipped} symbolic links not followed")
     return notes
-
-
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 @contextmanager

@@ -165,7 +165,7 @@ class _Decoder:
         dy = self.temp("final.dy", R, D)
         b.call("matmul_nn", dlogits, self.weight(self.head), dy, accumulate=0)
         nothing = self.temp("final.dz", R, D)
-        b.call("fill", nothing, value=0.0)
+        b.call("fill", flat(b, nothing), value=0.0)
         dx = self.boundary(block_input(m.layers) + ".grad")
         b.call("rmsnorm_backward", h, self.gain(FINAL_NORM), r, dy, nothing, dx, gain_grad(FINAL_NORM), **segment)
         for layer in reversed(range(m.layers)):

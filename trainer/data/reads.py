@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 
-from ..history import RunHistory
 from .dataset import Dataset
 from .windows import Reading, WindowStream
+
+if TYPE_CHECKING:  # the history brings torch, which building data does without
+    from ..history import RunHistory
 
 
 class NoSuchStep(BitwitnessError):
