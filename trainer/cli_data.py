@@ -37,7 +37,7 @@ def build(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SRC…",
+            metavar="SRC",
             help="Files, folders, glob patterns, or STDLIB for this machine's Python standard library.",
         ),
     ],

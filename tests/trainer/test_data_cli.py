@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
 from bitwitness.trainer.cli_data import data as group
 from bitwitness.trainer.data import Dataset
@@ -38,18 +39,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.fixture
-def ledger(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    from bitwitness.ledger.cli import main  # last to be imported: it loads every command
-
+def ledger(capsys: pytest.CaptureFixture[str]) -> Any:
     def call(*arguments: str) -> Outcome:
         capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["ledger", *arguments])
-        try:
-            code = main()
-        except SystemExit as exit_:
-            code = exit_.code
+        code = main(arguments)
         captured = capsys.readouterr()
-        return Outcome(int(code or 0), captured.out, captured.err)
+        return Outcome(code, captured.out, captured.err)
 
     return call
 
