@@ -9,7 +9,7 @@ believed until `evidence.py` has checked it against the keys of a policy.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,7 +17,7 @@ from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError, FormatError
 
 FILE_NAME = "provenance.json"
-FORMAT = "bitwitness/provenance/1"
+FORMAT: Final = "bitwitness/provenance/1"
 SIZE_LIMIT = 256 << 20
 _MAX = (1 << 53) - 1
 

@@ -25,9 +25,9 @@ from bitwitness.ledger.errors import (
 )
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.note import ED25519, Verifier
+from bitwitness.ledger.verify import KeyRing, verify_entry
 
 from .bundle import LoggedEntry
-from .keyring import KeyRefused, Keyring
 from .policy import Policy
 
 
@@ -110,21 +110,37 @@ def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]
     return entries
 
 
-def read_keys(entries: Sequence[Entry], policy: Policy) -> Keyring:
-    """The keys that the policy's root enrolled."""
+def authenticate(entries: Sequence[Entry], policy: Policy) -> tuple[KeyRing, str]:
+    """Check every entry's signature and its signer's right to make it: the keys, and what they are in one line.
+
+    `key` entries come first: only with all of them read is it known what was revoked, and from where on.
+    """
     try:
         root = PublicKey.from_hex(policy.root.key)
     except BitwitnessError as error:
         raise PolicyUnusable(f"the policy's root.key is not usable: {error}") from error
-    return Keyring.read(root, [(entry.index, entry.envelope) for entry in entries])
-
-
-def check_signatures(entries: Sequence[Entry], keyring: Keyring) -> None:
-    """Check every entry's signature and its signer's right to make it."""
-    for entry in entries:
+    ring = KeyRing(root)
+    roles: dict[str, str] = {}
+    key_entries = [entry for entry in entries if entry.kind == "key"]
+    if not key_entries:
+        raise EvidenceRefused("the bundle enrols no keys")
+    for entry in key_entries:
+        _verify(entry, ring)
         try:
-            keyring.verify(entry.index, entry.envelope)
-        except KeyRefused:
-            raise
-        except (SignatureError, EntryError) as error:
+            ring.add(entry.index, entry.predicate)
+        except FoundWrong as error:
             raise EvidenceRefused(f"{entry}: {error}") from error
+        roles.setdefault(entry.predicate["key"]["keyid"], entry.predicate["key"]["role"])
+    for entry in entries:
+        if entry.kind != "key":
+            _verify(entry, ring)
+    ended = sum(1 for keyid in roles if (key := ring.get(keyid)) is not None and key.until is not None)
+    said = ", ".join(sorted(f"{role} {keyid[:16]}…" for keyid, role in roles.items())[:8])
+    return ring, f"{len(roles)} keys enrolled by the pinned root, {ended} revoked or replaced: {said}"
+
+
+def _verify(entry: Entry, ring: KeyRing) -> None:
+    try:
+        verify_entry(entry.raw, ring, entry.index)
+    except (SignatureError, EntryError) as error:
+        raise EvidenceRefused(f"{entry}: {error}") from error

@@ -14,10 +14,10 @@ from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import Commitment, state_digest
 from bitwitness.ledger.entries import KINDS
 from bitwitness.ledger.errors import FoundWrong, ProofError
+from bitwitness.ledger.verify import KeyRing
 
 from .bundle import HistoryProof
 from .evidence import Entry
-from .keyring import Keyring
 
 # The sample's seed: docs/formats/audit.md. Without a beacon nothing follows the intent's leaf hash.
 _SAMPLE_DOMAIN = b"bitwitness/sample/v1\0"
@@ -131,7 +131,7 @@ def check_state(lineage: Lineage) -> str:
     return f"state {computed[:16]}… recomputed from control, optimizer and weights"
 
 
-def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], keyring: Keyring) -> str:
+def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], ring: KeyRing) -> str:
     """Every entry of the run descends from the genesis, and all lie on one chain.
 
     Needs, for each, the proof that the genesis is leaf 0 of the history it signed, and that it is leaf `seq` of
@@ -163,7 +163,7 @@ def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], keyring: Keyri
             raise LineageBroken(f"{previous} and {entry} are both entry {entry.predicate['seq']} of the run: a fork")
         if entry.predicate["seq"] == previous.predicate["seq"] + 1 and entry.predicate["prev"] != previous.leaf:
             raise LineageBroken(f"{entry} follows {previous} but names another entry before it")
-        if not keyring.succeeds(entry.envelope.keyid, lineage.genesis.envelope.keyid):
+        if not ring.may_continue(entry.envelope.keyid, lineage.genesis.envelope.keyid):
             raise LineageBroken(f"{entry} is not signed by the key that began the run, or one that replaced it")
         previous = entry
     if lineage.chain:

@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.verify import KeyRing
 
 from . import bundle, evidence, lineage, rules, weights
 from .checks import Category, Check
@@ -110,7 +112,7 @@ def _authenticate(
 ) -> tuple[lineage.Lineage, list[evidence.Entry]] | None:
     """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
 
-    def checkpoint_step() -> tuple[str, evidence.Checkpoint]:
+    def checkpoint_step() -> tuple[str, Checkpoint]:
         checkpoint = evidence.open_checkpoint(read.checkpoint, policy)
         return f"{checkpoint.origin}, size {checkpoint.size}, signed by the pinned log key", checkpoint
 
@@ -126,19 +128,12 @@ def _authenticate(
     if entries is None:
         return None
 
-    def keys_step() -> tuple[str, evidence.Keyring]:
-        keyring = evidence.read_keys(entries, policy)
-        return keyring.describe(), keyring
+    def signatures_step() -> tuple[str, KeyRing]:
+        ring, described = evidence.authenticate(entries, policy)
+        return f"{len(entries)} entries signed by keys that may sign them; {described}", ring
 
-    keyring = verdict.attempt("keys", "CRYPTO", keys_step)
-    if keyring is None:
-        return None
-
-    def signatures_step() -> tuple[str, bool]:
-        evidence.check_signatures(entries, keyring)
-        return f"{len(entries)} signatures, each by a key enrolled for the kind of entry", True
-
-    if not verdict.attempt("signatures", "CRYPTO", signatures_step):
+    ring = verdict.attempt("signatures", "CRYPTO", signatures_step)
+    if ring is None:
         return None
 
     def release_step() -> tuple[str, lineage.Lineage]:
@@ -148,7 +143,7 @@ def _authenticate(
     traced = verdict.attempt("release", "CRYPTO", release_step)
     if traced is None:
         return None
-    verdict.attempt("chain", "CRYPTO", lambda: (lineage.check_chain(traced, read.history, keyring), True))
+    verdict.attempt("chain", "CRYPTO", lambda: (lineage.check_chain(traced, read.history, ring), True))
     verdict.attempt("state", "CRYPTO", lambda: (lineage.check_state(traced), True))
     verdict.attempt("data", "CRYPTO", lambda: (lineage.check_datasets(traced), True))
     verdict.attempt("code", "CRYPTO", lambda: (_code_line(traced), True))

@@ -1,0 +1,107 @@
+"""`ledger model`: make versions of models, list them, show where they come from, verify them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwitness.ledger.cli_options import JsonOption, current_project
+from bitwitness.ledger.cli_output import emit_json, emit_json_list, emit_table, note
+
+from . import catalog
+from .checks import exit_code
+from .policy import load_policy
+from .register import register as make_version
+from .verify import examine
+
+model = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Models: register, list, show, verify.",
+)
+
+
+@model.command()
+def register(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model: A-Z a-z 0-9 . _ -")],
+    run: Annotated[str, typer.Option(metavar="RUN", help="The run whose weights are released: name or hash.")],
+    step: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="A step with a stored state; the last unless given.")
+    ] = None,
+    license: Annotated[str | None, typer.Option(metavar="SPDX", help="Licence of the model.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Release a stored state of a run as the next version of a model.
+
+    The weights are hashed and compared with the ledger first. Writes models/NAME/VERSION with model.safetensors,
+    config.json and provenance.json, and appends a signed release and a checkpoint to the ledger.
+
+    Example: ledger model register demo-lm --run first
+    """
+    made = make_version(current_project(), name, run, step=step, license=license)
+    if json_output:
+        emit_json(made.to_json())
+        return
+    print(f"{made.model}/{made.version}: step {made.step}, weights {made.weights.root}, log entry {made.index}")
+    folder = made.path.relative_to(Path.cwd()) if made.path.is_relative_to(Path.cwd()) else made.path
+    note(f"wrote {folder}; check it with: ledger verify {folder} --policy trust.toml")
+
+
+@model.command("list")
+def list_(json_output: JsonOption = False) -> None:
+    """List all released versions.
+
+    Example: ledger model list
+    """
+    rows = catalog.list_models(current_project())
+    if json_output:
+        emit_json_list(rows)
+        return
+    columns = ("model", "version", "run", "step", "license", "time", "entry")
+    emit_table((*columns, "weights"), [[*(row.get(c) for c in columns), row["weights"][:16] + "…"] for row in rows])
+
+
+@model.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME[/VERSION]", help="The newest version unless one is given.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Show where a model comes from: run, step, data, code, evals, audits.
+
+    Example: ledger model show demo-lm/1
+    """
+    shown = catalog.show_model(current_project(), name)
+    if json_output:
+        emit_json(shown)
+        return
+    for line in catalog.tree_lines(shown):
+        print(line)
+
+
+@model.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a version.")],
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The trust policy; the project's trust.toml unless given.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Verify a model's folder offline, trusting only the policy's keys. The same as `ledger verify DIR`.
+
+    Exit code 0: verified. 1: found wrong. 2: could not be checked.
+
+    Example: ledger model verify models/demo-lm/1 --policy trust.toml
+    """
+    checks = examine(folder, load_policy(policy or current_project().trust_path)).checks
+    code = exit_code(checks)
+    if json_output:
+        emit_json({"verified": code == 0, "checks": [check.to_json() for check in checks]})
+    else:
+        marks = {True: "ok", False: "WRONG", None: "?"}
+        for check in checks:
+            print(f"{marks[check.ok]:5}  {check.category:9}  {check.name}: {check.detail}")
+        print(f"{folder}: {('verified', 'found wrong', 'could not be checked')[code]}")
+    if code:
+        raise typer.Exit(code)
