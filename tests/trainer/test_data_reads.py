@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bitwitness.ledger import keys
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import Commitment
+from bitwitness.ledger.project import Project
 from bitwitness.trainer.config import parse_config
 from bitwitness.trainer.data import BuildOptions, Dataset, DatasetDamaged, WindowStream, build
 from bitwitness.trainer.data.reads import (
@@ -94,3 +98,38 @@ def test_documents_by_text_and_path(data: Path) -> None:
     assert [each.path for each in documents_at_path(stream.dataset, "text/07.txt")] == ["text/07.txt"]
     assert len(list(documents_at_path(stream.dataset, "text/1?.txt"))) == 10
     assert len(list(documents_at_path(stream.dataset, "07.txt"))) == 1
+
+
+def test_where_and_find_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Project.create(tmp_path / "project")
+    (tmp_path / "text").mkdir()
+    for number in range(30):
+        (tmp_path / "text" / f"{number:02d}.txt").write_text(f"text {number:02d}, " * 4)
+    place = ["--project", str(project.root)]
+    assert main(["data", "build", str(tmp_path / "text"), "--name", "d", "--held-out", "0", *place]) == 0
+    run = history(Dataset.open(project.data_dir, "d").commitment)
+    monkeypatch.setattr("bitwitness.trainer.history.open_run", lambda ledger, name: run)
+    stream = training_stream(run, project.data_dir)
+
+    def answer(*arguments: str) -> Any:
+        capsys.readouterr()
+        assert main(["data", *arguments, "--run", "r", *place]) == 0
+        return capsys.readouterr().out
+
+    told = json.loads(answer("where", "--step", "2", "--json"))
+    assert told["run"] == run.run and told["dataset"] == "d" and told["step"] == 2
+    expected = reads_of_step(run, stream, 2)
+    assert [sample["window"] for sample in told["samples"]] == [read.window for read in expected]
+    first = expected[0].readings[0]
+    assert told["samples"][0]["documents"][0] == {
+        "dataset": "d", "document": first.document, "path": first.path, "line": 0,
+        "tokens": list(first.tokens), "bytes": list(first.bytes), "source": first.source,
+    }  # fmt: skip
+    assert f"  {first.path}  bytes {first.bytes[0]}-{first.bytes[1]}" in answer("where", "--step", "2")
+    steps = json.loads(answer("find", "--document", first.path, "--json"))["reads"]
+    assert {"step": 2, "sample": expected[0].sample, "window": expected[0].window} in steps
+    assert "steps of r: " in answer("find", "text 07")
+    assert main(["data", "where", "--run", "r", "--step", "99", *place]) == 2
+    assert "no step 99" in capsys.readouterr().err
