@@ -21,7 +21,7 @@ from typing import Any
 
 from . import entries, envelope, keys
 from .checkpoint import default_origin
-from .errors import BitwitnessError
+from .errors import BitwitnessError, KeyFileError
 from .keys import PassphraseSource, PublicKey, Signer
 from .note import Verifier
 from .store import Ledger
@@ -54,6 +54,8 @@ class Project:
 
     root: Path
     paths: Mapping[str, Path]
+    passphrase: PassphraseSource | None = None
+    """Where the passphrase of an encrypted key comes from, if not from the environment."""
 
     @classmethod
     def find(cls, start: Path | str | None = None) -> Project:
@@ -155,14 +157,14 @@ class Project:
         """Where the private key of `role` stands."""
         return self.keys_dir / f"{role}.pem"
 
-    def signer(self, role: str, passphrase: PassphraseSource | None = None) -> Signer:
-        """The project's key of one role; the passphrase comes from `passphrase` or the environment.
+    def signer(self, role: str) -> Signer:
+        """The project's key of one role; an encrypted one asks `passphrase`, after $BITWITNESS_PASSPHRASE.
 
         Raises KeyFileError, WrongPassphrase.
         """
-        signer = keys.load_private(self.key_path(role), passphrase or keys.passphrase_from_env())
+        signer = keys.load_private(self.key_path(role), keys.passphrase_from_env() or self.passphrase)
         if signer.role != role:
-            raise keys.KeyFileError(self.key_path(role), f"this is a {signer.role} key, not a {role} key")
+            raise KeyFileError(self.key_path(role), f"this is a {signer.role} key, not a {role} key")
         return signer
 
     def open_ledger(self, *, writable: bool = False) -> Ledger:

@@ -1,0 +1,87 @@
+"""Making proof files: an entry, its place in the tree, a signed checkpoint, and who enrolled its signer."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from . import merkle, tlog_proof
+from .checkpoint import parse_checkpoint
+from .envelope import open_envelope
+from .errors import BitwitnessError
+from .keys import Signer
+from .merkletools_format import to_merkletools
+from .note import parse_note
+from .store import Ledger
+from .verify import ProvenEntry, extra_bytes
+
+FORMATS = ("tlog-proof", "merkletools", "json")
+
+
+class NoCheckpoint(BitwitnessError):
+    """No signed checkpoint covers the entry yet. `index` is the entry's."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"no checkpoint covers entry {index} yet; `ledger checkpoint` signs one")
+        self.index = index
+
+
+def covering_checkpoint(ledger: Ledger, index: int) -> str:
+    """The newest stored checkpoint note, which must cover entry `index`. Raises NoSuchEntry, NoCheckpoint."""
+    ledger.leaf_hash(index)
+    note = ledger.latest_checkpoint(at_least=index + 1)
+    if note is None:
+        raise NoCheckpoint(index)
+    return note
+
+
+def tlog_proof_text(ledger: Ledger, index: int, note: str) -> str:
+    """A C2SP tlog-proof file that stands alone. The entry is left out where the format has no room for it."""
+    size = _size(note)
+    entry = ledger.entry(index)
+    signer = _enrolment(ledger, open_envelope(entry).keyid)
+    extra = extra_bytes(entry, ProvenEntry(ledger.entry(signer), signer, tuple(ledger.inclusion_proof(signer, size))))
+    hashes = tuple(ledger.inclusion_proof(index, size))
+    fits = len(extra) <= tlog_proof.MAX_LINE // 2
+    return tlog_proof.Proof(index, hashes, note, extra if fits else None).format()
+
+
+def merkletools_text(ledger: Ledger, index: int, note: str) -> str:
+    """The proof as the `merkletools` package takes it: a JSON list of {"left" or "right": sibling}."""
+    size = _size(note)
+    return json.dumps(to_merkletools(ledger.inclusion_proof(index, size), index, size), indent=2) + "\n"
+
+
+def json_proof(ledger: Ledger, index: int, note: str) -> dict[str, Any]:
+    """The proof as plain JSON, hashes in hex, for other programs."""
+    size = _size(note)
+    entry = ledger.entry(index)
+    return {
+        "index": index,
+        "size": size,
+        "root": ledger.root(size).hex(),
+        "leaf_hash": merkle.leaf_hash(entry).hex(),
+        "hashes": [item.hex() for item in ledger.inclusion_proof(index, size)],
+        "checkpoint": note,
+        "entry": base64.b64encode(entry).decode("ascii"),
+    }
+
+
+def sign_if_needed(ledger: Ledger, index: int, log: Signer) -> str:
+    """The newest checkpoint if it covers entry `index`, else a new one. `ledger` is open for writing."""
+    try:
+        return covering_checkpoint(ledger, index)
+    except NoCheckpoint:
+        return ledger.sign_checkpoint(log)
+
+
+def _size(note: str) -> int:
+    return parse_checkpoint(parse_note(note).text).size
+
+
+def _enrolment(ledger: Ledger, keyid: str) -> int:
+    row = ledger.connection.execute("SELECT entry FROM keys WHERE keyid = ?", (keyid,)).fetchone()
+    if row is None:
+        raise BitwitnessError(f"key {keyid[:16]}… is not enrolled in this ledger; run `ledger fsck`")
+    return int(row[0])

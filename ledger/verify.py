@@ -1,0 +1,298 @@
+"""The independent verifier of entries and proofs: raw bytes in, checks out.
+
+Never imports the writer (store, admission, derived, run_tail, run_chain), so a mistake in one cannot hide in the
+other. Nothing that a prover chose is believed: sizes and roots come from signed checkpoints, roles and keys from
+`key` entries under the pinned root key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import jcs, merkle, tlog_proof
+from .checkpoint import Checkpoint
+from .entries import KINDS, check
+from .envelope import Envelope, open_envelope
+from .errors import BitwitnessError, EntryError, FoundWrong
+from .keys import PublicKey
+from .trust import Trust
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of a verdict. `ok` is True, False (found wrong) or None (could not be checked)."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "ok": self.ok, "detail": self.detail}
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    """0 if every check passed, 1 if one found something wrong, else 2 (also for no checks at all)."""
+    answers = [item.ok for item in checks]
+    return 1 if False in answers else 2 if None in answers or not answers else 0
+
+
+@dataclass(frozen=True)
+class EnrolledKey:
+    """A key as its entries say: signatures count from entry `since` to before `until`."""
+
+    keyid: str
+    role: str
+    public: PublicKey
+    since: int
+    until: int | None = None
+    replaces: str | None = None
+
+
+class KeyRing:
+    """The keys of a ledger, made from its `key` entries in order, under a root key that is known beforehand."""
+
+    def __init__(self, root: PublicKey) -> None:
+        self._root = root
+        self._keys: dict[str, EnrolledKey] = {}
+
+    def __iter__(self) -> Iterable[EnrolledKey]:
+        return iter(self._keys.values())
+
+    def get(self, keyid: str) -> EnrolledKey | None:
+        return self._keys.get(keyid)
+
+    def add(self, index: int, predicate: Mapping[str, Any]) -> None:
+        """Take in the predicate of a `key` entry whose signature is verified. Raises EntryError."""
+        action, stated = predicate["action"], predicate["key"]
+        keyid, role = stated["keyid"], stated["role"]
+        if action == "revoke":
+            self._end(keyid, role, predicate["from"])
+            return
+        if keyid in self._keys:
+            raise EntryError(f"key {keyid[:16]}… is enrolled a second time", f"entry {index}")
+        if action == "rotate":
+            self._end(predicate["replaces"], role, index)
+        public = PublicKey.from_hex(stated["public"])
+        self._keys[keyid] = EnrolledKey(keyid, role, public, index, replaces=predicate.get("replaces"))
+
+    def signer(self, keyid: str, roles: Iterable[str], index: int) -> EnrolledKey:
+        """The enrolled key that may sign entry `index` in one of these roles. Raises EntryError."""
+        key = self._keys.get(keyid)
+        if key is None and index == 0 and keyid == self._root.keyid:
+            key = EnrolledKey(keyid, "root", self._root, 0)
+        if key is None:
+            raise EntryError(f"key {keyid[:16]}… is not enrolled", f"entry {index}")
+        if key.role not in roles:
+            raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", f"entry {index}")
+        if index < key.since or (key.until is not None and index >= key.until):
+            raise EntryError(f"key {keyid[:16]}… does not count here", f"entry {index}")
+        return key
+
+    def may_continue(self, keyid: str, first: str) -> bool:
+        """Whether `keyid` is the key `first`, or replaced it, directly or through others."""
+        seen: str | None = keyid
+        while seen is not None:
+            if seen == first:
+                return True
+            key = self._keys.get(seen)
+            seen = None if key is None else key.replaces
+        return False
+
+    def _end(self, keyid: str, role: str, index: int) -> None:
+        key = self._keys.get(keyid)
+        if key is None or key.role != role:
+            raise EntryError(f"there is no {role} key {keyid[:16]}… to end")
+        until = index if key.until is None else min(index, key.until)
+        self._keys[keyid] = EnrolledKey(keyid, key.role, key.public, key.since, until, key.replaces)
+
+
+def verify_entry(data: bytes, keys: KeyRing, index: int) -> Envelope:
+    """Check an entry alone: canonical bytes, its kind's table, a signer of the right role, the signature.
+
+    Raises EntryError, JsonError or SignatureError.
+    """
+    envelope = open_envelope(data)
+    kind = check(envelope.statement)
+    envelope.verify(keys.signer(envelope.keyid, kind.roles, index).public)
+    return envelope
+
+
+def enrolment_key(data: bytes, root: PublicKey) -> EnrolledKey:
+    """The key that a `key` entry enrols, the entry being signed by `root` itself. Raises EntryError and others."""
+    envelope = open_envelope(data)
+    kind = check(envelope.statement)
+    predicate = envelope.statement["predicate"]
+    if kind.name != "key" or predicate["action"] not in ("enrol", "rotate"):
+        raise EntryError("does not enrol a key", "signer's entry")
+    envelope.verify(root)
+    key = predicate["key"]
+    return EnrolledKey(key["keyid"], key["role"], PublicKey.from_hex(key["public"]), 0)
+
+
+# Proof files ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProvenEntry:
+    """An entry with its place in the tree."""
+
+    data: bytes
+    index: int
+    hashes: tuple[bytes, ...]
+
+
+def extra_bytes(entry: bytes, signer: ProvenEntry) -> bytes:
+    """What goes into a proof file's `extra` line so that the file stands alone (docs/formats/proof.md).
+
+    JCS of {"entry", "signer": {"entry", "hashes", "index"}}: the entry, and the `key` entry that enrols its signer
+    with an inclusion proof to the same checkpoint.
+    """
+    return jcs.encode(
+        {
+            "entry": base64.b64encode(entry).decode("ascii"),
+            "signer": {
+                "entry": base64.b64encode(signer.data).decode("ascii"),
+                "hashes": [item.hex() for item in signer.hashes],
+                "index": signer.index,
+            },
+        }
+    )
+
+
+def read_extra(extra: bytes) -> tuple[bytes, ProvenEntry]:
+    """Take `extra_bytes` apart strictly. Raises EntryError or JsonError."""
+    value = jcs.parse(extra, max_bytes=tlog_proof.MAX_LINE)
+    if not isinstance(value, dict) or value.keys() != {"entry", "signer"}:
+        raise EntryError('not {"entry","signer"}', "extra")
+    signer = value["signer"]
+    if not isinstance(signer, dict) or signer.keys() != {"entry", "hashes", "index"}:
+        raise EntryError('not {"entry","hashes","index"}', "extra.signer")
+    index, hashes = signer["index"], signer["hashes"]
+    if type(index) is not int or index < 0:
+        raise EntryError("not an index", "extra.signer.index")
+    if not isinstance(hashes, list) or len(hashes) > tlog_proof.MAX_HASHES:
+        raise EntryError(f"not a list of at most {tlog_proof.MAX_HASHES} hashes", "extra.signer.hashes")
+    return _decoded(value["entry"]), ProvenEntry(_decoded(signer["entry"]), index, tuple(map(_hash, hashes)))
+
+
+def verify_proof(text: str | bytes, trust: Trust, entry: bytes | None = None) -> list[Check]:
+    """Check a `.tlog-proof` file against pinned keys; `entry` is needed only where the file does not hold it.
+
+    Each check builds on those before it; what can no longer be checked is reported as such.
+    """
+    checks: list[Check] = []
+
+    def run(name: str, step: Any) -> Any:
+        try:
+            detail, value = step()
+        except FoundWrong as error:
+            checks.append(Check(name, False, str(error)))
+        except BitwitnessError as error:
+            checks.append(Check(name, None, str(error)))
+        else:
+            checks.append(Check(name, True, detail))
+            return value
+        return None
+
+    def file() -> tuple[str, Any]:
+        proof = tlog_proof.parse(text)
+        held, signer = read_extra(proof.extra) if proof.extra is not None else (entry, None)
+        if held is None:
+            raise EntryMissing()
+        if entry is not None and entry != held:
+            raise EntryError("it holds another entry than the one given", "proof")
+        return f"of entry {proof.index}, with {len(proof.hashes)} hashes", (proof, held, signer)
+
+    def logged() -> tuple[str, Checkpoint]:
+        proof, held, _signer = opened
+        checkpoint, _note = tlog_proof.verify(proof, merkle.leaf_hash(held), [trust.log], trust.origin)
+        return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", checkpoint
+
+    def formed() -> tuple[str, Envelope]:
+        envelope = open_envelope(opened[1])
+        return f"a {check(envelope.statement).name} entry in canonical form", envelope
+
+    def signed() -> tuple[str, EnrolledKey]:
+        proof, _held, signer = opened
+        kind = check(envelope.statement)
+        if signer is None:
+            raise EnrolmentMissing()
+        key = enrolment_key(signer.data, trust.root)
+        merkle.verify_inclusion(
+            signer.index, checkpoint.size, merkle.leaf_hash(signer.data), signer.hashes, checkpoint.root
+        )
+        if key.role not in kind.roles:
+            raise EntryError(f"a {key.role} key signed it, not a {' or '.join(kind.roles)} key")
+        if signer.index > proof.index:
+            raise EntryError(f"its signer was enrolled later, by entry {signer.index}")
+        envelope.verify(key.public)
+        return f"by {key.role} key {key.keyid[:16]}…, which the pinned root key enrolled (entry {signer.index})", key
+
+    opened = run("proof", file)
+    checkpoint = run("inclusion", logged) if opened else None
+    envelope = run("entry", formed) if opened else None
+    if checkpoint and envelope:
+        run("signature", signed)
+    for name in ("inclusion", "entry", "signature"):
+        if name not in {item.name for item in checks}:
+            checks.append(Check(name, None, "not checked, since a check above did not pass"))
+    return checks
+
+
+class EntryMissing(BitwitnessError):
+    """A proof file without its entry, and none given."""
+
+    def __init__(self) -> None:
+        super().__init__("the file does not hold its entry; give it with --entry FILE")
+
+
+class EnrolmentMissing(BitwitnessError):
+    """A proof file that does not say who enrolled the signer."""
+
+    def __init__(self) -> None:
+        super().__init__("the file does not hold the enrolment of its signer; verify the whole ledger instead")
+
+
+def _decoded(text: object) -> bytes:
+    if isinstance(text, str):
+        try:
+            data = base64.b64decode(text.encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            pass
+        else:
+            if base64.b64encode(data).decode("ascii") == text:
+                return data
+    raise EntryError("not standard padded base64", "extra")
+
+
+def _hash(text: object) -> bytes:
+    if isinstance(text, str) and len(text) == 64:
+        try:
+            data = bytes.fromhex(text)
+        except ValueError:
+            pass
+        else:
+            if data.hex() == text:
+                return data
+    raise EntryError("not 64 lower-case hex digits", "extra.signer.hashes")
+
+
+__all__ = [
+    "KINDS",
+    "Check",
+    "EnrolledKey",
+    "EnrolmentMissing",
+    "EntryMissing",
+    "KeyRing",
+    "ProvenEntry",
+    "enrolment_key",
+    "exit_code",
+    "extra_bytes",
+    "read_extra",
+    "verify_entry",
+    "verify_proof",
+]
