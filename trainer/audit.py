@@ -21,10 +21,10 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from . import records
-from .data import DataError, DocumentErased, WindowStream
+from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_stream
 from .history import RunHistory, open_run
-from .replay import replay, stored_state
+from .replay import Replayed, replay, stored_state
 from .sample import Unit, sample_seed, select, units
 from .state import State, StateMismatch, StateUnavailable, initial_state
 from .step import Tap, Workspace
@@ -35,12 +35,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class UnitResult:
-    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers."""
+    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers.
+
+    `reason` goes into the ledger, so it names no file and no document; `detail` is for whoever runs the audit.
+    """
 
     unit: Unit
     outcome: str
     compared: tuple[int, ...] = ()
     reason: str | None = None
+    detail: str | None = None
     found: Json | None = None
     differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
@@ -201,15 +205,15 @@ class _Examiner:
         self.workspace = Workspace(self.config, threads, windows_at_once, taps=True)
         self.stream, self.problem = self._open(project)
 
-    def _open(self, project: Project) -> tuple[WindowStream | None, tuple[str, str] | None]:
-        """Open the data and compare what fixes the arithmetic; (outcome, reason) where no replay can begin."""
+    def _open(self, project: Project) -> tuple[WindowStream | None, _Problem | None]:
+        """Open the data, and compare what fixes the arithmetic; or say why no replay can begin."""
         recorded = self.history.genesis["arithmetic"]
         if recorded != records.arithmetic():
-            return None, ("inconclusive", f"the run used {recorded['version']} of another operator table")
+            return None, _Problem("inconclusive", "the run was computed with another operator table")
         try:
             return training_stream(self.history, project.data_dir), None
-        except DataError as error:
-            return None, ("unavailable", str(error))
+        except (DataError, DatasetDamaged) as error:
+            return None, _problem(error)
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
@@ -221,12 +225,13 @@ class _Examiner:
         return results
 
     def _init(self, unit: Unit) -> UnitResult:
-        if self.problem is not None and self.problem[0] == "inconclusive":
-            return UnitResult(unit, self.problem[0], reason=_label(self.problem[1]))
+        if self.problem is not None and self.problem.outcome == "inconclusive":
+            return self.problem.of(unit)
         try:
             state = stored_state(self.history, self.folder, self.workspace, 0)
         except StateMismatch as error:
-            return UnitResult(unit, "mismatch", reason=_label(str(error)), found=self._found_init())
+            reason = "the seed gives another initial state"
+            return UnitResult(unit, "mismatch", reason=reason, detail=str(error), found=self._found_init())
         rope = records.rope_digest(self.workspace.cos, self.workspace.sin)
         if rope != self.history.genesis["constants"].get("rope"):
             return UnitResult(unit, "mismatch", reason="the rotary tables differ", found=self._found_init())
@@ -239,32 +244,32 @@ class _Examiner:
         return {"computed": digest, "expected": self.history.state(0).digest, "field": "weights", "step": 0}
 
     def _unit(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
-        if self.stream is None or self.problem is not None:
+        if self.stream is None:
             assert self.problem is not None
-            return UnitResult(unit, self.problem[0], reason=_label(self.problem[1]))
-        try:
-            state = self._nearest(unit.first - 1)
-        except (StateUnavailable, StateMismatch) as error:
-            return UnitResult(unit, "unavailable", reason=_label(str(error)))
+            return self.problem.of(unit)
         compared: list[int] = []
         try:
+            state = self._nearest(unit.first - 1)
             for replayed in replay(self.history, state, self.workspace, self.stream, unit.last, self._tap):
                 compared.append(replayed.step)
                 report(replayed.step - unit.first + 1)
                 if replayed.differences:
-                    found = {
-                        "computed": state.commit(optimizer="optimizer" in self.history.computed(replayed.step)).digest,
-                        "expected": self.history.state(replayed.step).digest,
-                        "field": next(iter(replayed.differences)),
-                        "step": replayed.step,
-                    }
-                    reason = f"first differs at step {replayed.step}: {', '.join(replayed.differences)}"
-                    return UnitResult(unit, "mismatch", tuple(compared), _label(reason), found, replayed.differences)
-        except DocumentErased as error:
-            return UnitResult(unit, "redacted", tuple(compared), _label(str(error)))
-        except DataError as error:
-            return UnitResult(unit, "unavailable", tuple(compared), _label(str(error)))
+                    return self._mismatch(unit, state, replayed, tuple(compared))
+        except (DataError, DatasetDamaged, StateUnavailable, StateMismatch) as error:
+            return _problem(error).of(unit, tuple(compared))
         return UnitResult(unit, "match", tuple(compared))
+
+    def _mismatch(self, unit: Unit, state: State, replayed: Replayed, compared: tuple[int, ...]) -> UnitResult:
+        step, fields = replayed.step, list(replayed.differences)
+        thinned = "optimizer" not in self.history.computed(step)
+        found = {
+            "computed": state.commit(optimizer=not thinned).digest,
+            "expected": self.history.state(step).digest,
+            "field": fields[0],
+            "step": step,
+        }
+        reason = f"first differs at step {step}: {', '.join(fields)}"
+        return UnitResult(unit, "mismatch", compared, reason, found=found, differences=replayed.differences)
 
     def _nearest(self, step: int) -> State:
         """The latest stored state up to `step` that can be read and meets the ledger, else the initial state."""
@@ -285,7 +290,26 @@ class _Examiner:
         return lambda name, values: self.transcript.tap(step, name, values)
 
 
-def _label(text: str) -> str:
-    """Fit a reason into a ledger label: printable ASCII without this machine's paths, at most 200 characters."""
-    words = [word.rsplit("/", 1)[-1] if word.startswith("/") else word for word in text.split()]
-    return "".join(c if " " <= c <= "~" else "?" for c in " ".join(words))[:200]
+@dataclass(frozen=True)
+class _Problem:
+    """Why something could not be replayed, as the ledger may say it (`reason`) and in full (`detail`)."""
+
+    outcome: str
+    reason: str
+    detail: str | None = None
+
+    def of(self, unit: Unit, compared: tuple[int, ...] = ()) -> UnitResult:
+        return UnitResult(unit, self.outcome, compared, self.reason, self.detail)
+
+
+def _problem(error: Exception) -> _Problem:
+    """Tell what was withheld, damaged or erased apart from what was computed wrong."""
+    if isinstance(error, DocumentErased):
+        return _Problem("redacted", "a document that these steps read was erased", str(error))
+    if isinstance(error, DatasetDamaged):
+        return _Problem("unavailable", "the data at hand is not what the ledger commits to", str(error))
+    if isinstance(error, DataError):
+        return _Problem("unavailable", "the data is not at hand", str(error))
+    if isinstance(error, StateMismatch):
+        return _Problem("unavailable", "the stored state at hand is not what the ledger commits to", str(error))
+    return _Problem("unavailable", "no stored state is at hand", str(error))

@@ -141,7 +141,7 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
             for unit in report.units
             for step in unit.compared
         ],
-        "units": [unit.to_json() for unit in report.units],
+        "units": [unit.to_json() | ({} if unit.detail is None else {"detail": unit.detail}) for unit in report.units],
         "differences": {
             str(unit.found["step"]): {
                 field: {"ledger": expected, "replay": found} for field, (expected, found) in unit.differences.items()
@@ -161,6 +161,8 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
         where = "initial state" if item.unit.last == 0 else f"steps {item.unit.first}-{item.unit.last}"
         reason = "" if item.reason is None else f": {item.reason}"
         yield f"{where:<16} {item.unit.cause:<8} {item.outcome}{reason}"
+        if item.detail is not None:
+            yield f"  {item.detail}"
         for field, (expected, found) in item.differences.items():
             yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
     yield (

@@ -139,7 +139,7 @@ class RunConfig(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Return the whole configuration as ledger JSON: floats as 16 hex digits, tuples as lists."""
-        return {section: _to_ledger(fields) for section, fields in self.model_dump().items()}
+        return {section: _to_ledger(fields) for section, fields in self.model_dump(exclude_none=True).items()}
 
 
 def load_config(path: Path, *, name: str | None = None) -> RunConfig:

@@ -106,7 +106,7 @@ def observed(host: str, threads: int) -> Json:
             "bitwitness": metadata.version("bitwitness"),
             "machine": platform.machine(),
             "python": platform.python_version(),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
         },
     }
 

@@ -172,7 +172,7 @@ def test_a_full_disk_in_the_middle_of_a_run_loses_nothing(tmp_path: Path) -> Non
         assert result.outcome == "completed"
         assert kinds(project).count("step") == 6
     finally:
-        subprocess.run(["umount", str(mount)], check=True)
+        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def _begun(project: Project) -> bool:
