@@ -60,9 +60,10 @@ class Operator:
 
 def _read_table() -> Mapping[str, Operator]:
     table = {}
-    for name, version, operands, attributes, *declaration in _native.operators():
+    for name, version, operands, attributes, signature, kinds, rules in _native.operators():
         specs = tuple(Operand(n, d, t, tuple(s), tuple(m), r) for n, d, t, s, m, r in operands)
-        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), tuple(declaration))
+        declaration = (signature, kinds, rules)
+        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration)
     return MappingProxyType(table)
 
 

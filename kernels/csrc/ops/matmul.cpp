@@ -1,68 +1,153 @@
-// Matrix products.
+// Matrix products with a fixed order of summation: K in blocks of 256, an fma chain inside each, block sums added
+// ascending. Workers divide the outputs; the order inside an output never depends on how.
+//
+// Blocking as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): a strip of B is
+// packed into shared memory by all workers, then each takes tasks, packs its rows of A, and fills 6×16 tiles.
 #include "../loops.h"
 #include "../operators.h"
+#include "tile.h"
 
 namespace bitwitness::BITWITNESS_ISA {
 namespace {
 
-constexpr int64_t kBlock = 256;
+constexpr int64_t kStripColumns = 3072;            // of B packed at a time
+constexpr int64_t kStripFloats = 3072 * 256 * 2;   // 6 MiB: a strip stays in the last-level cache
+constexpr int64_t kTaskPanels = 16;                // 96 rows of A, 96 KiB: half of a small second-level cache
 
+// C[m, n] (+)= A·B, element (i, k) of A at a[i·a_row + k·a_k], element (k, j) of B at b[k·b_k + j·b_column].
 struct Product {
-  const float* a; int64_t a_row, a_k;
-  const float* b; int64_t b_k, b_column;
+  const float* a;
+  int64_t a_row, a_k;
+  const float* b;
+  int64_t b_k, b_column;
   float* c;
   int64_t m, n, k;
   bool accumulate;
-  int64_t segment;
+  int64_t segment;  // K-blocks restart at its multiples; 0: none
 };
 
-void multiply(const Product& p, Worker& worker) {
-  const int64_t segment = p.segment ? p.segment : p.k;
-  share(worker, p.m, grain_for(p.n * p.k), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* const c = p.c + i * p.n;
-      if (!p.accumulate) memset(c, 0, p.n * sizeof(float));
-      for (int64_t first = 0; first < p.k;) {
-        const int64_t segment_end = (first / segment + 1) * segment;
-        int64_t last = first + kBlock < segment_end ? first + kBlock : segment_end;
-        if (last > p.k) last = p.k;
-        for (int64_t j = 0; j < p.n; ++j) {
-          float sum = 0.0f;
-          for (int64_t k = first; k < last; ++k) {
-            sum = fma(p.a[i * p.a_row + k * p.a_k], p.b[k * p.b_k + j * p.b_column], sum);
-          }
-          c[j] = c[j] + sum;
-        }
-        first = last;
-      }
+// The K-blocks of a product, numbered ascending.
+struct Blocks {
+  int64_t k, segment, per_segment;
+
+  BW_MEMBER Blocks(int64_t k, int64_t segment)
+      : k(k), segment(segment ? segment : k), per_segment((this->segment + kBlock - 1) / kBlock) {}
+  BW_MEMBER int64_t begin(int64_t block) const {
+    const int64_t at = block / per_segment * segment + block % per_segment * kBlock;
+    return at < k ? at : k;
+  }
+  BW_MEMBER int64_t end(int64_t block) const { return begin(block + 1); }
+  BW_MEMBER int64_t count() const { return k / segment * per_segment + (k % segment + kBlock - 1) / kBlock; }
+};
+
+BW_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+BW_INLINE int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What is packed together: columns column … column_end of B over blocks first … last − 1.
+struct Strip {
+  int64_t column, panels, first, last, k_begin;
+};
+
+BW_INLINE void pack_strip(const Product& p, const Blocks& blocks, const Strip& strip, float* packed, Worker& worker) {
+  share(worker, (strip.last - strip.first) * strip.panels, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t block = strip.first + item / strip.panels, panel = item % strip.panels;
+      const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
+      const int64_t column = strip.column + panel * kTileColumns;
+      pack<kTileColumns>(p.b + k * p.b_k + column * p.b_column, p.b_column, p.b_k, least(kTileColumns, p.n - column),
+                         depth, packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns);
     }
   });
 }
 
-void matmul_nn(const Call& call, Worker& worker) {
+// Rows row … row_end of C over the panels panel … panel_end of a strip.
+BW_INLINE void fill_rows(const Product& p, const Blocks& blocks, const Strip& strip, const float* packed, float* own,
+                         int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
+  for (int64_t block = strip.first; block < strip.last; ++block) {
+    const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
+    const bool from_zero = block == 0 && !p.accumulate;
+    for (int64_t i = row; i < row_end; i += kTileRows) {
+      pack<kTileRows>(p.a + i * p.a_row + k * p.a_k, p.a_row, p.a_k, least(kTileRows, p.m - i), depth,
+                      own + (i - row) * depth);
+    }
+    const float* b = packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns;
+    for (int64_t j = panel; j < panel_end; ++j, b += depth * kTileColumns) {
+      const int64_t column = strip.column + j * kTileColumns;
+      for (int64_t i = row; i < row_end; i += kTileRows) {
+        float* const c = p.c + i * p.n + column;
+        for (int64_t r = 0; r < least(kTileRows, p.m - i); ++r) __builtin_prefetch(c + r * p.n, 1);
+        Tile tile = {};
+        chain(depth, own + (i - row) * depth, b, tile);
+        add_tile(tile, c, p.n, least(kTileRows, p.m - i), least(kTileColumns, p.n - column), from_zero);
+      }
+    }
+  }
+}
+
+void multiply(const Product& p, Worker& worker) {
+  const Blocks blocks(p.k, p.segment);
+  float* const packed = static_cast<float*>(worker.shared());
+  float* const own = static_cast<float*>(worker.scratch());
+  const int64_t row_panels = ceiling(p.m, kTileRows);
+  for (int64_t column = 0; column < p.n; column += kStripColumns) {
+    const int64_t panels = ceiling(least(kStripColumns, p.n - column), kTileColumns);
+    const int64_t most_k = kStripFloats / (panels * kTileColumns);
+    for (int64_t first = 0, last; first < blocks.count(); first = last) {
+      for (last = first + 1; last < blocks.count() && blocks.end(last) - blocks.begin(first) <= most_k;) ++last;
+      const Strip strip = {column, panels, first, last, blocks.begin(first)};
+      pack_strip(p, blocks, strip, packed, worker);
+      worker.barrier();
+      // Enough tasks for the workers to finish together, but no fewer than 8 panels of columns in each.
+      int64_t column_tasks = ceiling(12 * worker.count(), ceiling(row_panels, kTaskPanels));
+      if (worker.count() == 1) column_tasks = 1;
+      column_tasks = least(column_tasks, ceiling(panels, 8));
+      share(worker, ceiling(row_panels, kTaskPanels) * column_tasks, 1, [&](int64_t task, int64_t) {
+        const int64_t row = task / column_tasks * kTaskPanels * kTileRows, part = task % column_tasks;
+        fill_rows(p, blocks, strip, packed, own, row, least(row + kTaskPanels * kTileRows, p.m),
+                  panels * part / column_tasks, panels * (part + 1) / column_tasks);
+      });
+      worker.barrier();
+    }
+  }
+}
+
+Product nn(const Call& call) {
   const int64_t m = call.dim(0, 0), k = call.dim(0, 1), n = call.dim(1, 1);
-  multiply({call.f32(0), k, 1, call.f32(1), n, 1, call.f32(2), m, n, k, call.integer(0) != 0, 0}, worker);
+  return {call.f32(0), k, 1, call.f32(1), n, 1, call.f32(2), m, n, k, call.integer(0) != 0, 0};
 }
-
-void matmul_nt(const Call& call, Worker& worker) {
+Product nt(const Call& call) {
   const int64_t m = call.dim(0, 0), k = call.dim(0, 1), n = call.dim(1, 0);
-  multiply({call.f32(0), k, 1, call.f32(1), 1, k, call.f32(2), m, n, k, call.integer(0) != 0, 0}, worker);
+  return {call.f32(0), k, 1, call.f32(1), 1, k, call.f32(2), m, n, k, call.integer(0) != 0, 0};
+}
+Product tn(const Call& call) {
+  const int64_t k = call.dim(0, 0), m = call.dim(0, 1), n = call.dim(1, 1);
+  return {call.f32(0), 1, m, call.f32(1), n, 1, call.f32(2), m, n, k, call.integer(0) != 0, call.integer(1)};
 }
 
-void matmul_tn(const Call& call, Worker& worker) {
-  const int64_t k = call.dim(0, 0), m = call.dim(0, 1), n = call.dim(1, 1);
-  multiply({call.f32(0), 1, m, call.f32(1), n, 1, call.f32(2), m, n, k, call.integer(0) != 0, call.integer(1)},
-           worker);
+template <Product (*kProduct)(const Call&)> void matmul(const Call& call, Worker& worker) {
+  multiply(kProduct(call), worker);
+}
+
+template <Product (*kProduct)(const Call&)> Scratch scratch(const Call& call, int) {
+  const Product p = kProduct(call);
+  const int64_t columns = ceiling(least(kStripColumns, p.n), kTileColumns) * kTileColumns;
+  const int64_t depth = least(p.k, kBlock > kStripFloats / columns ? kBlock : kStripFloats / columns);
+  const int64_t rows = least(kTaskPanels, ceiling(p.m, kTileRows)) * kTileRows;
+  constexpr int64_t slack = kLanes;
+  return {columns * depth * static_cast<int64_t>(sizeof(float)),
+          (rows * least(p.k, kBlock) + slack) * static_cast<int64_t>(sizeof(float))};
 }
 
 }  // namespace
 
 const Operator kMatmulNN = {
-    "matmul_nn", 1, "in A[M,K], in B[K,N], inout C[M,N]", "accumulate: flag", "C is read where accumulate", matmul_nn};
+    "matmul_nn", 1, "in A[M,K], in B[K,N], inout C[M,N]", "accumulate: flag", "C is read where accumulate", matmul<nn>,
+    scratch<nn>};
 const Operator kMatmulNT = {
-    "matmul_nt", 1, "in A[M,K], in B[N,K], inout C[M,N]", "accumulate: flag", "C is read where accumulate", matmul_nt};
+    "matmul_nt", 1, "in A[M,K], in B[N,K], inout C[M,N]", "accumulate: flag", "C is read where accumulate", matmul<nt>,
+    scratch<nt>};
 const Operator kMatmulTN = {
     "matmul_tn", 1, "in A[K,M], in B[K,N], inout C[M,N]", "accumulate: flag, segment: natural",
-    "C is read where accumulate", matmul_tn};
+    "C is read where accumulate", matmul<tn>, scratch<tn>};
 
 }  // namespace bitwitness::BITWITNESS_ISA

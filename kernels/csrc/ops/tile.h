@@ -1,0 +1,119 @@
+// The 6×16 register tile that matrix products and attention are made of, and the packing that feeds it.
+//
+// A panel of A holds up to 6 rows as [k][6], a panel of B up to 16 columns as [k][16], missing ones zero. Twelve
+// 8-lane accumulators, two vectors of B and one broadcast of A fill the 16 registers of AVX2.
+#pragma once
+
+#include "../vec.h"
+
+namespace bitwitness::BITWITNESS_ISA {
+
+constexpr int kTileRows = 6;
+constexpr int kTileColumns = 16;
+constexpr int kTileVectors = kTileColumns / kLanes;
+constexpr int64_t kBlock = 256;  // the K-block of docs/arithmetic.md
+
+struct Tile {
+  Vf at[kTileRows][kTileVectors];
+};
+
+// tile = the fma chain over k = 0 … n−1, ascending, continued from `tile`.
+BW_INLINE void chain(int64_t n, const float* a, const float* b, Tile& tile) {
+  Tile t = tile;
+  for (int64_t k = 0; k < n; ++k) {
+    Vf column[kTileVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) column[v] = load(b + k * kTileColumns + v * kLanes);
+#pragma GCC unroll 6
+    for (int i = 0; i < kTileRows; ++i) {
+      const Vf row = splat(a[k * kTileRows + i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors; ++v) t.at[i][v] = fma(row, column[v], t.at[i][v]);
+    }
+  }
+  tile = t;
+}
+
+// c[rows, columns] = c + tile, or 0 + tile (not tile alone: a sum never leaves −0).
+BW_INLINE void add_tile(const Tile& tile, float* c, int64_t stride, int64_t rows, int64_t columns, bool from_zero) {
+  if (rows == kTileRows && columns == kTileColumns) {
+    for (int i = 0; i < kTileRows; ++i) {
+      for (int v = 0; v < kTileVectors; ++v) {
+        float* const to = c + i * stride + v * kLanes;
+        store(to, (from_zero ? Vf{} : load(to)) + tile.at[i][v]);
+      }
+    }
+    return;
+  }
+  float value[kTileRows][kTileColumns];
+  memcpy(value, tile.at, sizeof value);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) c[i * stride + j] = (from_zero ? 0.0f : c[i * stride + j]) + value[i][j];
+  }
+}
+
+#if defined(__AVX2__)
+BW_INLINE Vf unpack_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13); }
+BW_INLINE Vf unpack_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15); }
+BW_INLINE Vf pairs_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13); }
+BW_INLINE Vf pairs_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15); }
+BW_INLINE Vf halves_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11); }
+BW_INLINE Vf halves_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15); }
+#else
+BW_INLINE Vf unpack_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+BW_INLINE Vf unpack_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+BW_INLINE Vf pairs_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 1, 4, 5); }
+BW_INLINE Vf pairs_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 3, 6, 7); }
+#endif
+
+// Transpose a square of kLanes rows: 4×4 squares inside 128-bit halves, then the halves.
+BW_INLINE void transpose(Vf* row) {
+  Vf square[kLanes];
+  for (int i = 0; i < kLanes; i += 4) {
+    const Vf low01 = unpack_low(row[i], row[i + 1]), high01 = unpack_high(row[i], row[i + 1]);
+    const Vf low23 = unpack_low(row[i + 2], row[i + 3]), high23 = unpack_high(row[i + 2], row[i + 3]);
+    square[i] = pairs_low(low01, low23), square[i + 1] = pairs_high(low01, low23);
+    square[i + 2] = pairs_low(high01, high23), square[i + 3] = pairs_high(high01, high23);
+  }
+#if defined(__AVX2__)
+  for (int i = 0; i < 4; ++i) {
+    row[i] = halves_low(square[i], square[i + 4]);
+    row[i + 4] = halves_high(square[i], square[i + 4]);
+  }
+#else
+  for (int i = 0; i < 4; ++i) row[i] = square[i];
+#endif
+}
+
+// Pack `count` of kWidth rows over k = 0 … n−1: element (i, k) of the source is at s[i·row_step + k·k_step].
+// With kWidth 6 the last vector written reaches 2 floats beyond n·6.
+template <int kWidth> BW_INLINE void pack(const float* s, int64_t row_step, int64_t k_step, int64_t count, int64_t n,
+                                          float* to) {
+  int64_t k = 0;
+  if (count == kWidth && k_step == 1) {
+    for (; k + kLanes <= n; k += kLanes) {
+#pragma GCC unroll 4
+      for (int first = 0; first < kWidth; first += kLanes) {
+        Vf row[kLanes];
+        for (int i = 0; i < kLanes; ++i) row[i] = first + i < kWidth ? load(s + (first + i) * row_step + k) : Vf{};
+        transpose(row);
+        // Each vector's tail beyond kWidth is overwritten by the next one.
+        if constexpr (kWidth % kLanes == 0) {
+          for (int i = 0; i < kLanes; ++i) store(to + (k + i) * kWidth + first, row[i]);
+        } else {
+          for (int i = 0; i < kLanes; ++i) {
+            if (first + kLanes <= kWidth || kLanes > kWidth) store(to + (k + i) * kWidth + first, row[i]);
+            else memcpy(to + (k + i) * kWidth + first, &row[i], (kWidth % kLanes) * sizeof(float));
+          }
+        }
+      }
+    }
+  } else if (count == kWidth && row_step == 1) {
+    for (; k < n; ++k) memcpy(to + k * kWidth, s + k * k_step, kWidth * sizeof(float));
+  }
+  for (; k < n; ++k) {
+    for (int64_t i = 0; i < kWidth; ++i) to[k * kWidth + i] = i < count ? s[i * row_step + k * k_step] : 0.0f;
+  }
+}
+
+}  // namespace bitwitness::BITWITNESS_ISA
