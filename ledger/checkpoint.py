@@ -72,9 +72,7 @@ def parse_checkpoint(text: str | bytes) -> Checkpoint:
     return Checkpoint(origin, int(size), decoded, tuple(extensions))
 
 
-def open_checkpoint(
-    text: str | bytes, verifiers: Iterable[note.Verifier], origin: str
-) -> tuple[Checkpoint, note.Note]:
+def open_checkpoint(text: str | bytes, verifiers: Iterable[note.Verifier], origin: str) -> tuple[Checkpoint, note.Note]:
     """Verify a signed checkpoint (note.open_note) and read it; its origin must be `origin`."""
     opened = note.open_note(text, verifiers)
     checkpoint = parse_checkpoint(opened.text)

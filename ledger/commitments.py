@@ -172,9 +172,7 @@ def tensor_leaves(views: Mapping[str, TensorView]) -> list[TensorLeaf]:
         _check_tensor(name, dtype, shape, view.nbytes)
         buffers.append(view)
     return [
-        TensorLeaf(
-            name, views[name][0], tuple(int(n) for n in views[name][1]), view.nbytes, merkle.root(h).hex()
-        )
+        TensorLeaf(name, views[name][0], tuple(int(n) for n in views[name][1]), view.nbytes, merkle.root(h).hex())
         for name, view, h in zip(names, buffers, _hash_all(buffers), strict=True)
     ]
 

@@ -335,9 +335,7 @@ _TABLE = (
             *_CHAIN,
             Field("from", COUNT, note="step of the stored state that was loaded"),
             Field("state", HASH, note="its state digest"),
-            Field(
-                "step", COUNT, note="last step of the run that stood in the ledger; up to it steps are redone"
-            ),
+            Field("step", COUNT, note="last step of the run that stood in the ledger; up to it steps are redone"),
             OBSERVED,
         ),
         "The run went on from a stored state, in another process.",
@@ -554,9 +552,7 @@ _TABLE = (
             Field("dtype", enum(*DTYPES)),
             Field(
                 "files",
-                items(
-                    record(Field("name", FILE), Field("sha256", HASH), Field("bytes", COUNT)), low=1, high=128
-                ),
+                items(record(Field("name", FILE), Field("sha256", HASH), Field("bytes", COUNT)), low=1, high=128),
             ),
             Field("license", LABEL, optional=True),
             Field("time", TIME),
@@ -604,15 +600,10 @@ _BY_PREDICATE_TYPE = {kind.predicate_type: kind for kind in _TABLE}
 
 def subject_of(kind: str, predicate: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The subject that a predicate must have, by the kind's rule."""
-    return [
-        {"name": rule.name, "digest": {rule.algorithm: _at(predicate, rule.path)}}
-        for rule in _kind(kind).subjects
-    ]
+    return [{"name": rule.name, "digest": {rule.algorithm: _at(predicate, rule.path)}} for rule in _kind(kind).subjects]
 
 
-def statement(
-    kind: str, subject: list[dict[str, Any]] | None, predicate: Mapping[str, Any]
-) -> dict[str, Any]:
+def statement(kind: str, subject: list[dict[str, Any]] | None, predicate: Mapping[str, Any]) -> dict[str, Any]:
     """An in-toto Statement v1 of `kind`, checked. With `subject` None it is derived from the predicate.
 
     Raises EntryError if anything does not fit the table.

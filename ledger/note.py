@@ -207,9 +207,7 @@ def _verify_line(text: str, line: SignatureLine, verifier: Verifier) -> Verified
     try:
         verifier.key.verify(signature, message)
     except SignatureError:
-        raise SignatureError(
-            f"the signature of {line.name} on the note is wrong", verifier.key.keyid
-        ) from None
+        raise SignatureError(f"the signature of {line.name} on the note is wrong", verifier.key.keyid) from None
     return Verified(verifier, line, timestamp)
 
 
