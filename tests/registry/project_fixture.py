@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger import merkle
-from bitwitness.ledger.commitments import Commitment, document_leaf, state_digest, tensors, tree
+from bitwitness.ledger.commitments import document_leaf, state_digest, tensors, tree
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.keys import Signer
@@ -32,7 +32,7 @@ ARITHMETIC = {"version": "arith/1", "digest": "ab" * 32}
 CONFIG = RunConfig(
     run=Run(name="small", steps=4, state_every=2),
     data=Data(train="text", held_out="text", window=8),
-    model=Model(layers=1, width=8, heads=2, kv_heads=1, hidden=12, vocabulary=16),
+    model=Model(layers=1, width=4, heads=2, kv_heads=1, hidden=4, vocabulary=4),
 )
 
 
@@ -101,7 +101,7 @@ def add_dataset(ledger: Ledger, trainer: Signer, name: str = "text") -> Json:
             "documents": 1,
             "tokens": 99,
             "bytes": 99,
-            "tokenizer": {"name": "bytes", "vocabulary": 16},
+            "tokenizer": {"name": "bytes", "vocabulary": 4},
             "visibility": "public",
             "time": TIME,
         },
@@ -229,5 +229,11 @@ def make(folder: Path, *, audited: bool = True) -> SmallRun:
         return SmallRun(project, writer.run)
 
 
-def root_of(fields: Json) -> Commitment:
-    return Commitment.from_json(fields["weights"])
+def make_lean(folder: Path) -> SmallRun:
+    """The smallest run that can be released: one step, stored, neither measured nor audited."""
+    project = Project.create(folder)
+    with project.open_ledger(writable=True) as ledger:
+        writer = add_run(project, ledger, add_dataset(ledger, project.signer("trainer")))
+        add_step(writer, 1)
+        store_state(project, writer, 1)
+        return SmallRun(project, writer.run)

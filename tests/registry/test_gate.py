@@ -1,0 +1,90 @@
+"""The gate on an honest bundle, and on one with a single byte changed anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitwitness.registry.checks import Check, exit_code
+from bitwitness.registry.policy import Policy, load_policy
+from bitwitness.registry.register import register
+from bitwitness.registry.verify import examine, verify_model
+
+from . import project_fixture
+from .conftest import Registered
+
+
+def test_an_honest_model_is_verified(registered: Registered) -> None:
+    checks = registered.verdict()
+    assert exit_code(checks.values()) == 0
+    assert {name for name, check in checks.items() if check.ok} == {
+        "bundle", "checkpoint", "inclusion", "signatures", "release", "chain", "state", "data", "code", "evals",
+        "audits", "files", "config", "weights", "audit",
+    }  # fmt: skip
+    assert checks["witnesses"] == Check("witnesses", None, checks["witnesses"].detail, "ASSURANCE", required=False)
+    assert "self-asserted" in checks["witnesses"].detail
+    assert {check.category for check in checks.values()} == {"CRYPTO", "POLICY", "ASSURANCE"}
+
+
+def test_verify_model_answers_in_json_types(registered: Registered) -> None:
+    for check in verify_model(registered.folder, registered.policy):
+        assert set(check) == {"name", "ok", "detail", "category", "required"}
+
+
+def test_the_gate_needs_neither_torch_nor_the_project(registered: Registered, tmp_path: Path) -> None:
+    bundle, policy = tmp_path / "elsewhere", tmp_path / "trust.toml"
+    registered.folder.rename(bundle)
+    registered.policy.rename(policy)
+    code = (
+        "import sys, pathlib; from bitwitness.registry.verify import verify_model;"
+        f"checks = verify_model(pathlib.Path({str(bundle)!r}), pathlib.Path({str(policy)!r}));"
+        "assert not any(c['ok'] is False or (c['ok'] is None and c['required']) for c in checks), checks;"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules and 'sqlite3' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""})
+
+
+def _every_byte(path: Path, policy: Policy) -> None:
+    """Change each byte of a file, one at a time; the folder must be found wrong every time."""
+    data = bytearray(path.read_bytes())
+    with path.open("r+b", buffering=0) as file:
+        for position in range(len(data)):
+            os.pwrite(file.fileno(), bytes([data[position] ^ 1]), position)
+            checks = examine(path.parent, policy).checks
+            assert exit_code(checks) == 1, (position, bytes(data[max(0, position - 20) : position + 20]))
+            assert all("\n" not in check.detail for check in checks)
+            os.pwrite(file.fileno(), data[position : position + 1], position)
+    assert exit_code(examine(path.parent, policy).checks) == 0
+
+
+def test_every_byte_of_the_bundle_counts(tmp_path: Path) -> None:
+    made = project_fixture.make_lean(tmp_path / "project")
+    folder = register(made.project, "lean", "small").path
+    policy = load_policy(made.policy)
+    _every_byte(folder / "provenance.json", policy.model_copy(update={"rules": type(policy.rules)()}))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_every_byte_of_the_files_counts(registered: Registered, name: str) -> None:
+    _every_byte(registered.folder / name, load_policy(registered.policy))
+
+
+def test_a_flipped_weight_names_its_tensor(registered: Registered) -> None:
+    path = registered.folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0x80
+    path.write_bytes(data)
+    assert "model.norm.weight has other values" in registered.refused("weights")
+    assert "model.safetensors has other bytes" in registered.verdict()["files"].detail
+
+
+def test_every_truncation_of_the_weights_is_refused(registered: Registered) -> None:
+    path = registered.folder / "model.safetensors"
+    data = path.read_bytes()
+    for length in [*range(0, 64), *range(64, len(data), 37)]:
+        path.write_bytes(data[:length])
+        registered.refused("weights")
