@@ -142,5 +142,8 @@ def authenticate(entries: Sequence[Entry], policy: Policy) -> tuple[KeyRing, str
 def _verify(entry: Entry, ring: KeyRing) -> None:
     try:
         verify_entry(entry.raw, ring, entry.index)
-    except (SignatureError, EntryError) as error:
+    except EntryError as error:
+        reason = error.reason if error.where == f"entry {entry.index}" else str(error)
+        raise EvidenceRefused(f"{entry}: {reason}") from error
+    except SignatureError as error:
         raise EvidenceRefused(f"{entry}: {error}") from error

@@ -55,7 +55,10 @@ class Verdict:
 
     def skip(self, *names: str) -> None:
         """Report checks that an earlier failure made impossible."""
+        made = {check.name for check in self.checks}
         for name in names:
+            if name in made:
+                continue
             self.checks.append(Check(name, None, "not checked, since a check above did not pass", "CRYPTO"))
 
 

@@ -1,0 +1,100 @@
+"""A dishonest log: any entries, in any order, under one tree, checkpoint and keys; nothing is checked on the way.
+
+The ledger's own writer refuses what is forged here, so the gate's checks are met with bundles that only someone
+who holds the log's key could make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger import jcs, merkle
+from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.entries import KINDS, STATEMENT_TYPE, subject_of
+from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.note import sign_note
+from bitwitness.ledger.project import Project
+from bitwitness.registry import bundle
+
+Json = dict[str, Any]
+
+
+class Forge:
+    """The entries of a project's ledger, open to any change, and the bundle that a release folder gets from them."""
+
+    def __init__(self, project: Project, folder: Path) -> None:
+        self.project, self.folder = project, folder
+        with project.open_ledger() as ledger:
+            self.origin = ledger.origin
+            self.log: list[bytes] = [data for _, data in ledger.entries()]
+        self.original = bundle.parse((folder / bundle.FILE_NAME).read_bytes())
+        self.shown = {item.index for item in self.original.entries}
+        self.weights = self.original.weights
+
+    def predicate(self, index: int) -> Json:
+        predicate: Json = open_envelope(self.log[index]).statement["predicate"]
+        return predicate
+
+    def find(self, kind: str, number: int = 0) -> int:
+        """The log index of the ``number``-th entry of a kind."""
+        wanted = KINDS[kind].predicate_type
+        found = [i for i, data in enumerate(self.log) if open_envelope(data).statement["predicateType"] == wanted]
+        return found[number]
+
+    def leaf(self, index: int) -> str:
+        return merkle.leaf_hash(self.log[index]).hex()
+
+    def sign(
+        self, kind: str, predicate: Mapping[str, Any], role: str | None = None, signer: Signer | None = None
+    ) -> bytes:
+        """Seal a statement without asking whether it may be made."""
+        signer = signer or self.project.signer(role or KINDS[kind].roles[0])
+        full = {**predicate, "signer": signer.keyid}
+        return seal(
+            {
+                "_type": STATEMENT_TYPE,
+                "subject": subject_of(kind, full),
+                "predicateType": KINDS[kind].predicate_type,
+                "predicate": full,
+            },
+            signer,
+        )
+
+    def add(
+        self, kind: str, predicate: Mapping[str, Any], role: str | None = None, signer: Signer | None = None
+    ) -> int:
+        """Append an entry and show it in the bundle."""
+        self.log.append(self.sign(kind, predicate, role, signer))
+        self.shown.add(len(self.log) - 1)
+        return len(self.log) - 1
+
+    def change(self, index: int, role: str | None = None, signer: Signer | None = None, **changes: Any) -> None:
+        """Sign entry ``index`` anew with other fields; None removes one. Later entries keep pointing at the old one."""
+        statement = open_envelope(self.log[index]).statement
+        kind = statement["predicateType"].rsplit("/", 2)[1]
+        predicate = {key: value for key, value in {**statement["predicate"], **changes}.items() if value is not None}
+        self.log[index] = self.sign(kind, predicate, role, signer)
+
+    def write(self, log_signer: Signer | None = None, origin: str | None = None, **changes: Any) -> None:
+        """Write provenance.json with valid inclusion proofs; history proofs stay as they were."""
+        origin = origin or self.origin
+        hashes = [merkle.leaf_hash(data) for data in self.log]
+        head = Checkpoint(origin, len(hashes), merkle.root(hashes))
+        fields: Json = {
+            "checkpoint": sign_note(head.format(), origin, log_signer or self.project.signer("log")),
+            "entries": [
+                {
+                    "entry": jcs.parse(self.log[index]),
+                    "index": index,
+                    "proof": [node.hex() for node in merkle.inclusion_proof(index, hashes)],
+                }
+                for index in sorted(self.shown)
+            ],
+            "format": bundle.FORMAT,
+            "history": [item.model_dump() for item in self.original.history],
+            "weights": [item.model_dump() for item in self.weights],
+        }
+        (self.folder / bundle.FILE_NAME).write_bytes(jcs.encode({**fields, **changes}))
