@@ -95,6 +95,8 @@ FILE = _pattern(
     "file name: segments of [A-Za-z0-9_-][A-Za-z0-9._-]* joined by /, at most 200",
     r"(?=.{1,200}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*",
 )
+ARITHMETIC = _pattern("arith/N", "arith/[1-9][0-9]{0,5}")
+VERSION = _pattern("decimal number without leading zeros", "[1-9][0-9]{0,5}")
 COUNT = integer()
 POSITIVE = integer(1)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import keys
 from ._fields import (
+    ARITHMETIC,
     CODE,
     COUNT,
     F32,
@@ -27,6 +28,7 @@ from ._fields import (
     POSITIVE,
     TIME,
     U64,
+    VERSION,
     Field,
     Type,
     commitment,
@@ -111,7 +113,7 @@ _OBSERVED = record(
 )
 OBSERVED = Field("observed", _OBSERVED, note="never compared on replay")
 _ARITHMETIC = record(
-    Field("version", enum("arith/1")),
+    Field("version", ARITHMETIC),
     Field("digest", HASH, note="of the table operator → version"),
 )
 _DATASET_USE = record(
@@ -285,7 +287,7 @@ _TABLE = (
                 items(_DATASET_USE, low=1, high=32),
             ),
             Field("arithmetic", _ARITHMETIC),
-            Field("record", enum("1"), note="version of the step record"),
+            Field("record", VERSION, note="version of the step record, now 1"),
             Field("origin", ORIGIN, note="of the log that this run is written to"),
             Field("steps", COUNT, note="planned"),
             Field("code", CODE_TREE),
