@@ -7,6 +7,7 @@ import typer
 from . import cli_output
 from .cli_options import JsonOption, current_project
 from .store import Ledger
+from .trust import load_trust
 
 
 def fsck(json_output: JsonOption = False) -> None:
@@ -14,16 +15,17 @@ def fsck(json_output: JsonOption = False) -> None:
 
     Example: ledger fsck
     """
-    from .fsck import examine  # it starts worker processes; other commands need none of it
+    from .fsck import examine  # it may start worker processes; other commands need none of it
 
-    report = examine(current_project())
+    project = current_project()
+    trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+    if trust is None:
+        cli_output.note("no trust.toml: the ledger's own first key and origin are believed")
+    report = examine(project.ledger_path, trust)
     if json_output:
         cli_output.emit_json(report.to_json())
     else:
-        for check in report.checks:
-            print(f"{'ok   ' if check.ok else 'WRONG' if check.ok is False else '?    '}  {check.name}: {check.detail}")
-        for fault in report.faults:
-            print(f"       {fault}")
+        cli_output.emit_checks(item.to_json() for item in report.checks)
     raise typer.Exit(report.exit_code)
 
 

@@ -49,6 +49,16 @@ def emit_fields(fields: Mapping[str, object]) -> None:
         print(f"{name.ljust(width)}  {_text(value)}")
 
 
+_VERDICTS = {True: "ok   ", False: "WRONG", None: "?    "}
+
+
+def emit_checks(checks: Iterable[Mapping[str, Any]]) -> None:
+    """Print one line for each check {"name", "ok", "detail"}, with its category where it has one."""
+    for item in checks:
+        category = f"{item['category']} " if "category" in item else ""
+        print(f"{_VERDICTS[item['ok']]}  {category}{item['name']}: {item['detail']}")
+
+
 def note(text: str) -> None:
     """Say something that is not the result."""
     print(text, file=sys.stderr)

@@ -16,6 +16,7 @@ from .cli_plugins import load_verifier
 from .errors import BitwitnessError
 from .note import parse_note
 from .project import ProjectNotFound
+from .store import Ledger
 from .trust import Trust, load_trust
 from .verify import Check, exit_code, verify_proof
 
@@ -76,7 +77,7 @@ def prove(
         elif format == "merkletools":
             text = proofs.merkletools_text(ledger, number, note)
         else:
-            text = proofs.tlog_proof_text(ledger, number, note)
+            text = _tlog_proof(ledger, number, note)
     if out is None:
         sys.stdout.write(text)
         return
@@ -85,6 +86,15 @@ def prove(
         cli_output.emit_json({"index": number, "file": str(out)})
     else:
         cli_output.note(f"proof of entry {number} in {out}")
+
+
+def _tlog_proof(ledger: Ledger, index: int, note: str) -> str:
+    proof = proofs.prove(ledger, index, note)
+    if proof.extra is None:
+        cli_output.note(
+            f"entry {index} is too large to be in the file; hand over `ledger show {index} --raw` beside it"
+        )
+    return proof.format()
 
 
 def verify(
@@ -110,13 +120,9 @@ def verify(
     if json_output:
         cli_output.emit_json({"verified": code == 0, "checks": checks})
     else:
-        for item in checks:
-            print(f"{_WORDS[item['ok']]}  {item['name']}: {item['detail']}")
+        cli_output.emit_checks(checks)
         print({0: "verified", 1: "WRONG", 2: "could not be checked"}[code])
     raise typer.Exit(code)
-
-
-_WORDS = {True: "ok   ", False: "WRONG", None: "?    "}
 
 
 def _examine(path: Path, policy: Path | None, entry: Path | None) -> list[dict[str, Any]]:

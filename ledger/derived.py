@@ -351,7 +351,7 @@ _ROWS: dict[str, _Rows] = {
 def _conflict(message: str, kind: str, p: Json) -> Conflict:
     """Say in the user's words which name is taken; SQLite says `UNIQUE constraint failed: table.column`."""
     column = message.rpartition(": ")[2]
-    said = {
+    said: dict[str, Callable[[], str]] = {
         "runs.name": lambda: f"a run named {p['name']!r} is already in this ledger; choose another name",
         "runs.hash": lambda: "this run is already in the ledger",
         "keys.keyid": lambda: f"key {p['key']['keyid']} is already enrolled",
@@ -360,8 +360,9 @@ def _conflict(message: str, kind: str, p: Json) -> Conflict:
         "releases.model, releases.version": lambda: f"model {p['model']} has a version {p['version']} already",
         "log.run, log.seq": lambda: f"entry {p.get('seq')} of this run is already in the ledger",
         "payloads.digest": lambda: "this statement is already in the ledger, under one signature or another",
-    }.get(column)
-    return Conflict(said() if said else f"the {kind} entry does not fit into this ledger: {message}", column)
+    }
+    words = said.get(column)
+    return Conflict(words() if words else f"the {kind} entry does not fit into this ledger: {message}", column)
 
 
 def derived_size(connection: sqlite3.Connection) -> int:

@@ -36,15 +36,20 @@ def covering_checkpoint(ledger: Ledger, index: int) -> str:
     return note
 
 
-def tlog_proof_text(ledger: Ledger, index: int, note: str) -> str:
-    """A C2SP tlog-proof file that stands alone. The entry is left out where the format has no room for it."""
+def prove(ledger: Ledger, index: int, note: str | None = None) -> tlog_proof.Proof:
+    """A C2SP tlog-proof that stands alone, under `note` or the newest checkpoint. Its `format()` is the file.
+
+    The entry is left out where the format has no room for it. Raises NoSuchEntry, NoCheckpoint.
+    """
+    if note is None:
+        note = covering_checkpoint(ledger, index)
     size = _size(note)
     entry = ledger.entry(index)
     signer = _enrolment(ledger, open_envelope(entry).keyid)
     extra = extra_bytes(entry, ProvenEntry(ledger.entry(signer), signer, tuple(ledger.inclusion_proof(signer, size))))
     hashes = tuple(ledger.inclusion_proof(index, size))
     fits = len(extra) <= tlog_proof.MAX_LINE // 2
-    return tlog_proof.Proof(index, hashes, note, extra if fits else None).format()
+    return tlog_proof.Proof(index, hashes, note, extra if fits else None)
 
 
 def merkletools_text(ledger: Ledger, index: int, note: str) -> str:

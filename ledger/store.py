@@ -123,6 +123,18 @@ class Ledger:
         """
         return cls._open(Path(path), writable=writable)
 
+    @staticmethod
+    def check_file(path: Path | str) -> None:
+        """Whether a file is a ledger at all. Raises LedgerNotFound, NotALedger, LedgerDamaged."""
+        path = Path(path)
+        _check_header(path)
+        with _reporting(path):
+            connection = _connect(path, writable=False)
+            try:
+                _check_identity(path, connection)
+            finally:
+                connection.close()
+
     @classmethod
     def _open(cls, path: Path, *, writable: bool, derived_too: bool = True) -> Ledger:
         _check_header(path)
@@ -207,13 +219,13 @@ class Ledger:
 
     def entries(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
         """(index, signed bytes) of the entries from `start` to before `stop` (to the end)."""
-        query = "SELECT idx, payload, signature FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx"
+        query = "SELECT idx, payload, signature, leaf_hash FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx"
         return self._read(query, (start, merkle.MAX_SIZE if stop is None else stop))
 
     def run_entries(self, run: str) -> Iterator[tuple[int, bytes]]:
         """(index, signed bytes) of a run's chain, in order of `seq`. `run` is the genesis leaf hash in hex."""
         query = (
-            "SELECT idx, payload, signature FROM log JOIN entries ON idx = log.entry"
+            "SELECT idx, payload, signature, leaf_hash FROM log JOIN entries ON idx = log.entry"
             " WHERE run = ? AND seq IS NOT NULL ORDER BY seq"
         )
         return self._read(query, (self._genesis(run),))
@@ -392,9 +404,7 @@ class Ledger:
             size = _size(self._connection)
             self._tree = merkle.Frontier.load(size, self.node)
             if size:
-                last = size - 1
-                if merkle.leaf_hash(self.entry(last)) != self.node(0, last):
-                    raise LedgerDamaged(self.path, f"entry {last} is not what its leaf hash says; run `ledger fsck`")
+                self.entry(size - 1)
             latest = self.latest_checkpoint()
             if latest is not None:
                 self._check_extends(parse_checkpoint(parse_note(latest).text))
@@ -429,12 +439,16 @@ class Ledger:
             yield index, merkle.leaf_hash(data), open_envelope(data)
 
     def _read(self, query: str, parameters: tuple[Any, ...]) -> Iterator[tuple[int, bytes]]:
+        """Rebuild entries from rows (idx, payload, signature, leaf_hash); an edited one is never handed out."""
         with self._reporting():
-            for index, payload, signature in self._connection.execute(query, parameters):
+            for index, payload, signature, leaf_hash in self._connection.execute(query, parameters):
                 try:
-                    yield int(index), schema.entry_bytes(payload.encode("utf-8"), signature)
+                    data = schema.entry_bytes(payload.encode("utf-8"), signature)
                 except (ValueError, KeyError, TypeError):
-                    raise LedgerDamaged(self.path, f"entry {index} was edited; run `ledger fsck`") from None
+                    data = b""
+                if merkle.leaf_hash(data) != leaf_hash:
+                    raise LedgerDamaged(self.path, f"entry {index} was edited; run `ledger fsck`")
+                yield int(index), data
 
     def _genesis(self, run: str) -> int:
         with self._reporting():

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from . import jcs, merkle, tlog_proof
 from .checkpoint import Checkpoint
-from .entries import KINDS, check
+from .entries import check
 from .envelope import Envelope, open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
 from .trust import Trust
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,17 @@ class EnrolledKey:
     public: PublicKey
     since: int
     until: int | None = None
+    ended_at: int | None = None
+    """The entry that made `until` known: what the key signed in between counted at its time."""
     replaces: str | None = None
+
+
+class Disowned(EntryError):
+    """The key counted when the entry was made, but a later entry revoked it from an index at or before it."""
+
+    def __init__(self, index: int, key: EnrolledKey) -> None:
+        super().__init__(f"key {key.keyid[:16]}… was revoked from entry {key.until} on", f"entry {index}")
+        self.key = key
 
 
 class KeyRing:
@@ -59,7 +71,7 @@ class KeyRing:
         self._root = root
         self._keys: dict[str, EnrolledKey] = {}
 
-    def __iter__(self) -> Iterable[EnrolledKey]:
+    def __iter__(self) -> Iterator[EnrolledKey]:
         return iter(self._keys.values())
 
     def get(self, keyid: str) -> EnrolledKey | None:
@@ -70,12 +82,12 @@ class KeyRing:
         action, stated = predicate["action"], predicate["key"]
         keyid, role = stated["keyid"], stated["role"]
         if action == "revoke":
-            self._end(keyid, role, predicate["from"])
+            self._end(keyid, role, predicate["from"], index)
             return
         if keyid in self._keys:
             raise EntryError(f"key {keyid[:16]}… is enrolled a second time", f"entry {index}")
         if action == "rotate":
-            self._end(predicate["replaces"], role, index)
+            self._end(predicate["replaces"], role, index, index)
         public = PublicKey.from_hex(stated["public"])
         self._keys[keyid] = EnrolledKey(keyid, role, public, index, replaces=predicate.get("replaces"))
 
@@ -88,8 +100,12 @@ class KeyRing:
             raise EntryError(f"key {keyid[:16]}… is not enrolled", f"entry {index}")
         if key.role not in roles:
             raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", f"entry {index}")
-        if index < key.since or (key.until is not None and index >= key.until):
-            raise EntryError(f"key {keyid[:16]}… does not count here", f"entry {index}")
+        if index < key.since:
+            raise EntryError(f"key {keyid[:16]}… was enrolled later", f"entry {index}")
+        if key.until is not None and index >= key.until:
+            if key.ended_at is not None and index < key.ended_at:
+                raise Disowned(index, key)
+            raise EntryError(f"key {keyid[:16]}… is revoked from entry {key.until} on", f"entry {index}")
         return key
 
     def may_continue(self, keyid: str, first: str) -> bool:
@@ -102,12 +118,24 @@ class KeyRing:
             seen = None if key is None else key.replaces
         return False
 
-    def _end(self, keyid: str, role: str, index: int) -> None:
+    def _end(self, keyid: str, role: str, until: int, at: int) -> None:
         key = self._keys.get(keyid)
         if key is None or key.role != role:
             raise EntryError(f"there is no {role} key {keyid[:16]}… to end")
-        until = index if key.until is None else min(index, key.until)
-        self._keys[keyid] = EnrolledKey(keyid, key.role, key.public, key.since, until, key.replaces)
+        if key.until is None or until < key.until:
+            self._keys[keyid] = replace(key, until=until, ended_at=at)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rows = [(k.keyid, k.role, k.public.raw, k.since, k.until, k.ended_at, k.replaces) for k in self]
+        return _ring_from_rows, (self._root.raw, rows)
+
+
+def _ring_from_rows(root: bytes, rows: list[tuple[Any, ...]]) -> KeyRing:
+    """A key ring as it travels to another process; OpenSSL's key objects cannot."""
+    ring = KeyRing(PublicKey(root))
+    for keyid, role, raw, *rest in rows:
+        ring._keys[keyid] = EnrolledKey(keyid, role, PublicKey(raw), *rest)
+    return ring
 
 
 def verify_entry(data: bytes, keys: KeyRing, index: int) -> Envelope:
@@ -184,63 +212,85 @@ def verify_proof(text: str | bytes, trust: Trust, entry: bytes | None = None) ->
 
     Each check builds on those before it; what can no longer be checked is reported as such.
     """
-    checks: list[Check] = []
+    verdict = _Verdict()
+    opened = verdict.attempt("proof", lambda: _open_proof(text, entry))
+    if opened is not None:
+        proof, data, signer = opened
+        checkpoint = verdict.attempt("inclusion", lambda: _check_inclusion(proof, data, trust))
+        envelope = verdict.attempt("entry", lambda: _check_form(data))
+        if checkpoint is not None and envelope is not None:
+            head, signed = checkpoint, envelope
+            verdict.attempt("signature", lambda: _check_signer(proof.index, signed, signer, head, trust))
+    verdict.skip("inclusion", "entry", "signature")
+    return verdict.checks
 
-    def run(name: str, step: Any) -> Any:
+
+class _Verdict:
+    """Collects checks, each made by a step that returns its detail and result or raises why not."""
+
+    def __init__(self) -> None:
+        self.checks: list[Check] = []
+
+    def attempt(self, name: str, step: Callable[[], tuple[str, _T]]) -> _T | None:
         try:
             detail, value = step()
         except FoundWrong as error:
-            checks.append(Check(name, False, str(error)))
+            self.checks.append(Check(name, False, str(error)))
         except BitwitnessError as error:
-            checks.append(Check(name, None, str(error)))
+            self.checks.append(Check(name, None, str(error)))
         else:
-            checks.append(Check(name, True, detail))
+            self.checks.append(Check(name, True, detail))
             return value
         return None
 
-    def file() -> tuple[str, Any]:
-        proof = tlog_proof.parse(text)
-        held, signer = read_extra(proof.extra) if proof.extra is not None else (entry, None)
-        if held is None:
-            raise EntryMissing()
+    def skip(self, *names: str) -> None:
+        """Report those of these checks that were not made."""
+        made = {item.name for item in self.checks}
+        for name in names:
+            if name not in made:
+                self.checks.append(Check(name, None, "not checked, since a check above did not pass"))
+
+
+def _open_proof(
+    text: str | bytes, entry: bytes | None
+) -> tuple[str, tuple[tlog_proof.Proof, bytes, ProvenEntry | None]]:
+    proof = tlog_proof.parse(text)
+    signer = None
+    if proof.extra is not None:
+        held, signer = read_extra(proof.extra)
         if entry is not None and entry != held:
             raise EntryError("it holds another entry than the one given", "proof")
-        return f"of entry {proof.index}, with {len(proof.hashes)} hashes", (proof, held, signer)
+        entry = held
+    if entry is None:
+        raise EntryMissing()
+    return f"of entry {proof.index}, with {len(proof.hashes)} hashes", (proof, entry, signer)
 
-    def logged() -> tuple[str, Checkpoint]:
-        proof, held, _signer = opened
-        checkpoint, _note = tlog_proof.verify(proof, merkle.leaf_hash(held), [trust.log], trust.origin)
-        return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", checkpoint
 
-    def formed() -> tuple[str, Envelope]:
-        envelope = open_envelope(opened[1])
-        return f"a {check(envelope.statement).name} entry in canonical form", envelope
+def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tuple[str, Checkpoint]:
+    checkpoint, _note = tlog_proof.verify(proof, merkle.leaf_hash(data), [trust.log], trust.origin)
+    return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", checkpoint
 
-    def signed() -> tuple[str, EnrolledKey]:
-        proof, _held, signer = opened
-        kind = check(envelope.statement)
-        if signer is None:
-            raise EnrolmentMissing()
-        key = enrolment_key(signer.data, trust.root)
-        merkle.verify_inclusion(
-            signer.index, checkpoint.size, merkle.leaf_hash(signer.data), signer.hashes, checkpoint.root
-        )
-        if key.role not in kind.roles:
-            raise EntryError(f"a {key.role} key signed it, not a {' or '.join(kind.roles)} key")
-        if signer.index > proof.index:
-            raise EntryError(f"its signer was enrolled later, by entry {signer.index}")
-        envelope.verify(key.public)
-        return f"by {key.role} key {key.keyid[:16]}…, which the pinned root key enrolled (entry {signer.index})", key
 
-    opened = run("proof", file)
-    checkpoint = run("inclusion", logged) if opened else None
-    envelope = run("entry", formed) if opened else None
-    if checkpoint and envelope:
-        run("signature", signed)
-    for name in ("inclusion", "entry", "signature"):
-        if name not in {item.name for item in checks}:
-            checks.append(Check(name, None, "not checked, since a check above did not pass"))
-    return checks
+def _check_form(data: bytes) -> tuple[str, Envelope]:
+    envelope = open_envelope(data)
+    return f"a {check(envelope.statement).name} entry in canonical form", envelope
+
+
+def _check_signer(
+    index: int, envelope: Envelope, signer: ProvenEntry | None, checkpoint: Checkpoint, trust: Trust
+) -> tuple[str, EnrolledKey]:
+    if signer is None:
+        raise EnrolmentMissing()
+    key = enrolment_key(signer.data, trust.root)
+    leaf_hash = merkle.leaf_hash(signer.data)
+    merkle.verify_inclusion(signer.index, checkpoint.size, leaf_hash, signer.hashes, checkpoint.root)
+    roles = check(envelope.statement).roles
+    if key.role not in roles:
+        raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", "signer")
+    if signer.index > index:
+        raise EntryError(f"it was enrolled later, by entry {signer.index}", "signer")
+    envelope.verify(key.public)
+    return f"by {key.role} key {key.keyid[:16]}…, which the pinned root key enrolled (entry {signer.index})", key
 
 
 class EntryMissing(BitwitnessError):
@@ -279,20 +329,3 @@ def _hash(text: object) -> bytes:
             if data.hex() == text:
                 return data
     raise EntryError("not 64 lower-case hex digits", "extra.signer.hashes")
-
-
-__all__ = [
-    "KINDS",
-    "Check",
-    "EnrolledKey",
-    "EnrolmentMissing",
-    "EntryMissing",
-    "KeyRing",
-    "ProvenEntry",
-    "enrolment_key",
-    "exit_code",
-    "extra_bytes",
-    "read_extra",
-    "verify_entry",
-    "verify_proof",
-]

@@ -1,0 +1,190 @@
+"""`ledger fsck`: everything in a ledger file recomputed from the signed entries, each fault with its place.
+
+On top of the verifier's checks: the tables and triggers are the expected ones, every stored tree node is what the
+entries give, and every derived row is what a fresh derivation gives.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import derived_schema, merkle, nodes, schema
+from .derived import Derivation
+from .envelope import open_envelope
+from .errors import BitwitnessError
+from .store import Ledger
+from .trust import Trust
+from .verify import Check, exit_code
+from .verify_ledger import Fault, LedgerReport, summarise, verify_ledger
+
+_CHECKS = {
+    "tables": "the file is sound, its tables and triggers are the expected ones",
+    "nodes": "every stored tree node follows from the entries",
+    "derived": "every derived row follows from the entries",
+}
+_MAX_FAULTS = 1000
+
+
+@dataclass
+class FsckReport:
+    """The verifier's report and what fsck found besides."""
+
+    ledger: LedgerReport
+    faults: list[Fault] = field(default_factory=list)
+    complete: bool = False
+
+    def fault(self, check: str, table: str, index: int | None, detail: str) -> None:
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults.append(Fault(check, table, index, detail))
+
+    @property
+    def checks(self) -> list[Check]:
+        return [*self.ledger.checks, *summarise(self.faults, _CHECKS, self.complete)]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        faults = [*self.ledger.faults, *self.faults]
+        return {
+            "verified": self.exit_code == 0,
+            "entries": self.ledger.size,
+            "root": self.ledger.root.hex(),
+            "checks": [item.to_json() for item in self.checks],
+            "faults": [item.to_json() for item in faults],
+        }
+
+
+def examine(path: Path, trust: Trust | None = None, *, processes: int | None = None) -> FsckReport:
+    """Check a ledger file. Raises LedgerNotFound and NotALedger; whatever else is wrong is in the report."""
+    Ledger.check_file(path)
+    with closing(_connect(path)) as connection:
+        report = FsckReport(LedgerReport())
+        try:
+            connection.execute("BEGIN")  # one moment of the file, whatever a writer does meanwhile
+            _check_tables(connection, report)
+            stored = _StoredNodes(connection, report)
+            report.ledger = verify_ledger(path, trust, processes=processes, on_nodes=stored.compare)
+            stored.finish()
+            _check_derived(connection, report)
+            report.complete = report.ledger.complete
+        except sqlite3.DatabaseError as error:
+            report.fault("tables", "sqlite_schema", None, f"cannot be read: {error}")
+    return report
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+    return connection
+
+
+def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> None:
+    for (line,) in connection.execute("PRAGMA integrity_check(20)"):
+        if line != "ok":
+            report.fault("tables", "sqlite", None, str(line))
+    expected, found = _expected(), schema.definitions(connection)
+    for name, sql in expected.items():
+        if name not in found:
+            report.fault("tables", "sqlite_schema", None, f"{sql.split()[1].lower()} {name} is missing")
+        elif found[name] != sql:
+            report.fault("tables", "sqlite_schema", None, f"{name} is defined otherwise")
+    for name, sql in found.items():
+        if name not in expected and sql.upper().startswith("CREATE TRIGGER"):
+            report.fault("tables", "sqlite_schema", None, f"trigger {name} does not belong here")
+    rows = connection.execute("SELECT id, format FROM ledger").fetchall()
+    if rows != [(1, schema.FORMAT)]:
+        report.fault("tables", "ledger", None, f"its one row does not say {schema.FORMAT}")
+
+
+def _expected() -> dict[str, str]:
+    """The definitions of an empty ledger, made in memory."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        schema.create(connection, "expected")
+        derived_schema.create(connection)
+        return schema.definitions(connection)
+
+
+class _StoredNodes:
+    """Compares the table `nodes`, in its order, with the nodes that the entries complete."""
+
+    def __init__(self, connection: sqlite3.Connection, report: FsckReport) -> None:
+        self._rows = connection.execute("SELECT pos, level, idx, hash FROM nodes ORDER BY pos")
+        self._report = report
+
+    def compare(self, made: list[merkle.Node]) -> None:
+        for level, index, digest in made[1:]:
+            position = nodes.position(level, index)
+            row = self._rows.fetchone()
+            if row is None:
+                self._report.fault("nodes", "nodes", position, "is missing")
+            elif row != (position, level, index, digest):
+                self._report.fault("nodes", "nodes", position, f"is not the hash at level {level}, index {index}")
+
+    def finish(self) -> None:
+        for row in self._rows:
+            self._report.fault("nodes", "nodes", row[0], "belongs to no entry")
+
+
+def _check_derived(connection: sqlite3.Connection, report: FsckReport) -> None:
+    """Derive all rows anew in a temporary file, and compare table by table."""
+    with closing(sqlite3.connect("", isolation_level=None)) as fresh:
+        fresh.execute("BEGIN")
+        derived_schema.create(fresh)
+        derivation = Derivation(fresh)
+        for index, payload, signature, leaf_hash in connection.execute(
+            "SELECT idx, payload, signature, leaf_hash FROM entries ORDER BY idx"
+        ):
+            try:
+                envelope = open_envelope(schema.entry_bytes(payload.encode("utf-8"), signature))
+                derivation.apply(index, leaf_hash, envelope)
+            except (BitwitnessError, ValueError, KeyError, TypeError, AttributeError) as error:
+                report.fault("derived", "entries", index, f"nothing can be derived from it: {error}")
+                return
+        for table in derived_schema.TABLE_NAMES:
+            _compare(table, connection, fresh, report)
+
+
+def _compare(table: str, stored: sqlite3.Connection, fresh: sqlite3.Connection, report: FsckReport) -> None:
+    names = [(row[1], row[5]) for row in fresh.execute(f"PRAGMA table_info({table})")]
+    columns = [name for name, _key in names]
+    keys = [name for name, key in sorted(names, key=lambda item: item[1]) if key]
+    places = [columns.index(name) for name in keys]
+    query = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {', '.join(keys)}"
+    own = columns.index(derived_schema.ENTRY_COLUMN[table])
+    try:
+        ours = iter(stored.execute(query))
+    except sqlite3.OperationalError:
+        return  # the missing table or column is reported already
+    theirs = iter(fresh.execute(query))
+
+    def key(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(row[place] for place in places)
+
+    row, wanted = next(ours, None), next(theirs, None)
+    while row is not None or wanted is not None:
+        if wanted is None or (row is not None and key(row) < key(wanted)):
+            report.fault("derived", table, _index(row, own), "a row that follows from no entry")
+            row = next(ours, None)
+        elif row is None or key(wanted) < key(row):
+            report.fault("derived", table, wanted[own], "a row is missing")
+            wanted = next(theirs, None)
+        else:
+            for name, value, right in zip(columns, row, wanted, strict=True):
+                if value != right:
+                    report.fault("derived", table, wanted[own], f"{name} is {_show(value)}, not {_show(right)}")
+            row, wanted = next(ours, None), next(theirs, None)
+
+
+def _index(row: tuple[Any, ...] | None, place: int) -> int | None:
+    return row[place] if row is not None and isinstance(row[place], int) else None
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

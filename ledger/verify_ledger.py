@@ -1,0 +1,326 @@
+"""The independent verifier of a whole ledger file: every entry, signature, link and checkpoint, from raw bytes.
+
+Reads the file with SQL of its own and shares no code with the writer. Entries are opened and their signatures
+checked by verify_rows, in several processes; what links them is checked here, in order.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import merkle
+from .checkpoint import open_checkpoint
+from .entries import check
+from .envelope import open_envelope
+from .errors import BitwitnessError, EntryError, FoundWrong
+from .keys import PublicKey
+from .note import Verifier
+from .trust import Trust
+from .verify import Check, KeyRing, verify_entry
+from .verify_rows import Facts, connect, entry_bytes, examine_all
+
+_SHOWN = 5
+# What can be found, in the order in which it is reported.
+_CHECKS = {
+    "file": "an SQLite file with a ledger's tables",
+    "entries": "canonical, each as its kind demands, under its stored leaf hash",
+    "signatures": "by enrolled keys of the right role, enrolled by the root key",
+    "runs": "each run an unbroken chain with its history, nothing forked",
+    "links": "everything that is referred to is in the ledger, before it",
+    "checkpoints": "signed by the log key, over these very entries",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong, and where: the check that found it, the table, the row."""
+
+    check: str
+    table: str
+    index: int | None
+    detail: str
+
+    def __str__(self) -> str:
+        place = self.table if self.index is None else f"{self.table} {self.index}"
+        return f"{place}: {self.detail}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"check": self.check, "table": self.table, "index": self.index, "detail": self.detail}
+
+
+@dataclass
+class LedgerReport:
+    """All that was found. `size` and `root` are those of the entries as they are."""
+
+    size: int = 0
+    root: bytes = merkle.EMPTY_ROOT
+    checkpoints: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    disowned: int = 0
+    """Entries whose key was revoked later from an index at or before them: they stand, but no longer count."""
+    complete: bool = False
+
+    def fault(self, check: str, table: str, index: int | None, detail: str) -> None:
+        self.faults.append(Fault(check, table, index, detail))
+
+    @property
+    def checks(self) -> list[Check]:
+        return summarise(self.faults, self._said(), self.complete)
+
+    def _said(self) -> dict[str, str]:
+        said = dict(_CHECKS)
+        said["entries"] = f"{self.size} entries, {said['entries']}"
+        if self.disowned:
+            said["signatures"] += f"; {self.disowned} no longer count, their key was revoked from before them"
+        said["checkpoints"] = f"{self.checkpoints} checkpoints, {said['checkpoints']}"
+        return said
+
+
+def summarise(faults: Iterable[Fault], said: dict[str, str], complete: bool) -> list[Check]:
+    """One check for each name in `said`: False with its first faults where there are any, else True if complete."""
+    found: dict[str, list[Fault]] = {name: [] for name in said}
+    for fault in faults:
+        found[fault.check].append(fault)
+    checks = []
+    for name, detail in said.items():
+        wrong = found[name]
+        if wrong:
+            detail = "; ".join(map(str, wrong[:_SHOWN]))
+            if len(wrong) > _SHOWN:
+                detail += f"; and {len(wrong) - _SHOWN} more"
+        elif not complete:
+            detail = "not checked to the end"
+        checks.append(Check(name, False if wrong else True if complete else None, detail))
+    return checks
+
+
+def verify_ledger(
+    path: Path,
+    trust: Trust | None,
+    *,
+    processes: int | None = None,
+    on_nodes: Callable[[list[merkle.Node]], None] = lambda nodes: None,
+) -> LedgerReport:
+    """Verify a ledger file. Without `trust` the file's own first entry and origin stand in for pinned keys.
+
+    Everything is read in one moment of the file, so a writer may go on meanwhile. `on_nodes` is told the perfect
+    subtrees that each entry completes, itself first. Raises BitwitnessError if the file cannot be verified at all.
+    """
+    report = LedgerReport()
+    try:
+        with closing(connect(path)) as connection:
+            connection.execute("BEGIN")
+            _verify(path, connection, trust, report, processes, on_nodes)
+            report.complete = True
+    except sqlite3.DatabaseError as error:
+        report.fault("file", "ledger", None, f"cannot be read: {error}")
+    return report
+
+
+def _verify(
+    path: Path,
+    connection: sqlite3.Connection,
+    trust: Trust | None,
+    report: LedgerReport,
+    processes: int | None,
+    on_nodes: Callable[[list[merkle.Node]], None],
+) -> None:
+    rows = connection.execute("SELECT origin FROM ledger").fetchall()
+    origin = _text(rows[0][0]) if len(rows) == 1 else None
+    if origin is None:
+        report.fault("file", "ledger", None, "the origin is missing")
+    elif trust is not None and origin != trust.origin:
+        report.fault("file", "ledger", None, f"the log is {origin}, not {trust.origin}")
+    keys = _key_ring(connection, trust, report)
+    links = _Links(report, keys)
+    sizes = _checkpoint_sizes(connection)
+    roots: dict[int, bytes] = {0: merkle.EMPTY_ROOT}
+    tree = merkle.Frontier()
+    for opened in examine_all(path, connection, keys, processes):
+        for name, detail in opened.faults:
+            report.fault(name, "entries", opened.number, detail)
+        if opened.number != tree.size:
+            report.fault("entries", "entries", opened.number, f"entry {tree.size} is missing")
+        on_nodes(tree.append(opened.leaf_hash))
+        report.disowned += opened.disowned
+        if opened.facts is not None:
+            links.follow(opened.number, opened.leaf_hash, opened.facts)
+        if tree.size in sizes:
+            roots[tree.size] = tree.root()
+    report.size, report.root = tree.size, tree.root()
+    _check_checkpoints(connection, trust, origin, keys, roots, report)
+
+
+# What links entries, in order -----------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    signer: str
+    prev: str
+    tree: merkle.Frontier
+    ended: bool = False
+
+
+class _Links:
+    """Follows the entries in order and checks what each says of those before it."""
+
+    def __init__(self, report: LedgerReport, keys: KeyRing) -> None:
+        self._report = report
+        self._keys = keys
+        self._runs: dict[str, _Run] = {}
+        self._names: set[str] = set()
+        self._kinds: dict[str, str] = {}
+        self._payloads: dict[bytes, int] = {}
+
+    def follow(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
+        own = leaf_hash.hex()
+        for kind, named in facts.refers:
+            if self._kinds.get(named) != kind:
+                self._report.fault("links", "entries", index, f"names the {kind} {named}, which is not before it")
+        if facts.payload is not None:
+            first = self._payloads.setdefault(facts.payload, index)
+            if first != index:
+                self._report.fault("links", "entries", index, f"signs what entry {first} says a second time")
+        if facts.kind != "step":  # nothing refers to a step by its hash, and there are many
+            self._kinds[own] = facts.kind
+        if facts.kind == "run":
+            self._begin(index, leaf_hash, facts)
+        elif facts.run is not None:
+            self._continue(index, leaf_hash, facts)
+
+    def _begin(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
+        if facts.name in self._names:
+            self._report.fault("runs", "entries", index, f"a second run named {facts.name}")
+        self._names.add(str(facts.name))
+        tree = merkle.Frontier()
+        tree.append(leaf_hash)
+        self._runs[leaf_hash.hex()] = _Run(facts.keyid, leaf_hash.hex(), tree)
+
+    def _continue(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
+        def wrong(detail: str) -> None:
+            self._report.fault("runs", "entries", index, detail)
+
+        run = self._runs.get(str(facts.run))
+        if run is None:
+            wrong(f"belongs to the run {facts.run}, which is not before it")
+            return
+        if facts.seq != run.tree.size:
+            forked = facts.seq is not None and facts.seq < run.tree.size
+            wrong(
+                f"a second entry {facts.seq} of run {str(facts.run)[:16]}…: the run was forked"
+                if forked
+                else f"entry {facts.seq} of run {str(facts.run)[:16]}… follows entry {run.tree.size - 1}"
+            )
+            return
+        if facts.prev != run.prev:
+            wrong("prev is not the run's entry before it")
+        if facts.history != run.tree.root().hex():
+            wrong("history is not the tree over the run's entries before it")
+        if not self._keys.may_continue(facts.keyid, run.signer):
+            wrong("another key than the run's trainer signed it")
+        if run.ended:
+            wrong("comes after the run's end")
+        run.ended = facts.kind == "end"
+        run.prev = leaf_hash.hex()
+        run.tree.append(leaf_hash)
+
+
+# Keys and checkpoints -------------------------------------------------------------------------------------
+
+
+def _key_ring(connection: sqlite3.Connection, trust: Trust | None, report: LedgerReport) -> KeyRing:
+    """All keys, from the `key` entries in order. They are few, and all other signatures need them."""
+    first = connection.execute("SELECT payload, signature FROM entries WHERE idx = 0").fetchone()
+    root = trust.root if trust is not None else None
+    if root is None and first is not None:
+        root = _first_key(first, report)
+    if root is None:
+        raise BitwitnessError("the ledger has no entry that enrols a root key, and no policy names one")
+    ring = KeyRing(root)
+    # A needle that every key entry's canonical payload holds; what else holds it is opened and passed over.
+    rows = connection.execute(
+        "SELECT idx, payload, signature FROM entries WHERE instr(payload, ?) > 0 ORDER BY idx",
+        ("bitwitness.dev/key/v1",),
+    )
+    for index, payload, signature in rows:
+        try:
+            data = entry_bytes(payload, signature)
+            if check(open_envelope(data).statement).name == "key":
+                envelope = verify_entry(data, ring, index)
+                ring.add(index, envelope.statement["predicate"])
+        except FoundWrong as error:
+            report.fault("signatures", "entries", index, f"key entry: {error}")
+    return ring
+
+
+def _first_key(row: tuple[Any, Any], report: LedgerReport) -> PublicKey | None:
+    try:
+        envelope = open_envelope(entry_bytes(*row))
+        if check(envelope.statement).name != "key":
+            raise EntryError("does not enrol the root key")
+        return PublicKey.from_hex(envelope.statement["predicate"]["key"]["public"])
+    except FoundWrong as error:
+        report.fault("signatures", "entries", 0, str(error))
+        return None
+
+
+def _checkpoint_sizes(connection: sqlite3.Connection) -> set[int]:
+    return {row[0] for row in connection.execute("SELECT DISTINCT size FROM checkpoints")}
+
+
+def _check_checkpoints(
+    connection: sqlite3.Connection,
+    trust: Trust | None,
+    origin: str | None,
+    keys: KeyRing,
+    roots: dict[int, bytes],
+    report: LedgerReport,
+) -> None:
+    name = trust.origin if trust is not None else origin
+    if name is None:
+        return
+    try:
+        verifiers = {Verifier(name, key.public) for key in keys if key.role == "log"}
+    except FoundWrong as error:
+        report.fault("checkpoints", "ledger", None, str(error))
+        return
+    if trust is not None:
+        verifiers.add(trust.log)
+    newest = 0
+    for number, (row, size, note) in enumerate(
+        connection.execute("SELECT id, size, note FROM checkpoints ORDER BY id")
+    ):
+
+        def wrong(detail: str, row: int = row) -> None:
+            report.fault("checkpoints", "checkpoints", row, detail)
+
+        report.checkpoints += 1
+        if row != number:
+            wrong(f"checkpoint {number} is missing")
+        try:
+            signed, _note = open_checkpoint(note if isinstance(note, bytes) else b"", verifiers, name)
+        except FoundWrong as error:
+            wrong(str(error))
+            continue
+        if signed.size != size:
+            wrong(f"is stored for size {size}, but signed for {signed.size}")
+        if signed.size > report.size:
+            wrong(f"signs {signed.size} entries, the ledger holds {report.size}")
+        elif signed.size in roots and roots[signed.size] != signed.root:
+            wrong(f"signs the root {signed.root.hex()} for {signed.size} entries, they have {roots[signed.size].hex()}")
+        if signed.size < newest:
+            wrong(f"signs {signed.size} entries after one that signs {newest}")
+        newest = max(newest, signed.size)
+
+
+def _text(value: object) -> str | None:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else None
+    except UnicodeDecodeError:
+        return None

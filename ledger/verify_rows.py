@@ -1,0 +1,177 @@
+"""Entries of a ledger file, each examined alone: raw rows in, faults and facts out, by several processes.
+
+Part of the independent verifier: it reads the file with SQL of its own and shares no code with the writer.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from . import jcs, merkle
+from .entries import check
+from .envelope import PAYLOAD_TYPE, open_envelope
+from .errors import EntryError, FoundWrong
+from .verify import Disowned, KeyRing, verify_entry
+
+_RANGE = 2000
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a ledger file for reading only; text comes as raw bytes, since edited text need not be UTF-8."""
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None)
+    connection.text_factory = bytes
+    return connection
+
+
+class Facts(NamedTuple):
+    """What the checks between entries need of one: all from its signed bytes."""
+
+    kind: str
+    keyid: str
+    run: str | None
+    seq: int | None
+    prev: str | None
+    history: str | None
+    payload: bytes | None
+    """SHA-256 of the payload of an entry that is in no chain, where a copy can hide."""
+    refers: tuple[tuple[str, str], ...]
+    """(kind, leaf hash) of the entries that it names."""
+    name: str | None
+
+
+class Opened(NamedTuple):
+    """One row of `entries`, examined alone."""
+
+    number: int
+    leaf_hash: bytes
+    facts: Facts | None
+    faults: tuple[tuple[str, str], ...]
+    disowned: bool
+    """Signed soundly, by a key that a later entry revoked from an index at or before this one."""
+
+
+def examine(row: tuple[Any, ...], keys: KeyRing) -> Opened:
+    """Rebuild and check the entry in a row (idx, payload, signature, leaf_hash), all as SQLite gives raw bytes."""
+    index, payload, signature, stored = row
+    faults: list[tuple[str, str]] = []
+    facts = None
+    disowned = False
+    leaf_hash = stored if isinstance(stored, bytes) and len(stored) == merkle.HASH_SIZE else bytes(merkle.HASH_SIZE)
+    try:
+        data = entry_bytes(payload, signature)
+        leaf_hash = merkle.leaf_hash(data)
+        if leaf_hash != stored:
+            faults.append(("entries", "its bytes are not those of the stored leaf hash"))
+        facts = _facts(data)
+        try:
+            verify_entry(data, keys, index)
+        except Disowned as revoked:
+            open_envelope(data).verify(revoked.key.public)
+            disowned = True
+    except FoundWrong as error:
+        faults.append(("signatures" if facts else "entries", str(error)))
+    return Opened(index, leaf_hash, facts, tuple(faults), disowned)
+
+
+def entry_bytes(payload: object, signature: object) -> bytes:
+    """The signed bytes of the stored parts (docs/formats/ledger-file.md)."""
+    if not isinstance(payload, bytes) or not isinstance(signature, bytes):
+        raise EntryError("the stored payload or signature is not bytes")
+    try:
+        keyid = json.loads(payload)["predicate"]["signer"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise EntryError("the stored payload is not a statement with a signer") from None
+    return jcs.encode(
+        {
+            "payload": base64.b64encode(payload).decode("ascii"),
+            "payloadType": PAYLOAD_TYPE,
+            "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode("ascii")}],
+        }
+    )
+
+
+def _facts(data: bytes) -> Facts:
+    envelope = open_envelope(data)
+    kind = check(envelope.statement)
+    p = envelope.statement["predicate"]
+    refers: list[tuple[str, str]] = []
+    if kind.name == "run":
+        refers += [("dataset", used["entry"]) for used in p["datasets"]]
+        if p["init"]["kind"] == "parent":
+            refers.append(("run", p["init"]["run"]))
+    elif kind.name == "eval":
+        refers.append(("dataset", p["dataset"]["entry"]))
+    elif kind.name == "audit":
+        refers.append(("audit-intent", p["intent"]))
+    elif kind.name == "endorse":
+        refers.append(("release", p["release"]))
+    if not kind.chained and "run" in p:
+        refers.append(("run", p["run"]))
+    chained = kind.chained
+    return Facts(
+        kind=kind.name,
+        keyid=envelope.keyid,
+        run=p.get("run") if chained else None,
+        seq=p.get("seq"),
+        prev=p.get("prev"),
+        history=p["history"]["root"] if chained else None,
+        payload=None if chained else hashlib.sha256(envelope.payload).digest(),
+        refers=tuple(refers),
+        name=p["name"] if kind.name == "run" else None,
+    )
+
+
+def examine_all(
+    path: Path, connection: sqlite3.Connection, keys: KeyRing, processes: int | None = None
+) -> Iterator[Opened]:
+    """Every row in order of its index, examined; by several processes where that pays."""
+    last = connection.execute("SELECT coalesce(max(idx), -1) FROM entries").fetchone()[0]
+    count = processes or len(os.sched_getaffinity(0))
+    if count == 1 or last < _RANGE:
+        for row in _rows(connection, 0, last + 1):
+            yield examine(row, keys)
+        return
+    # Workers start afresh: a fork would share this process's threads' locks and open files.
+    with ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (str(path), keys)) as pool:
+        ranges = [(start, min(start + _RANGE, last + 1)) for start in range(0, last + 1, _RANGE)]
+        waiting: list[Future[list[Opened]]] = []
+        for span in ranges:
+            waiting.append(pool.submit(_examine_range, span))
+            if len(waiting) > 2 * count:  # keeps memory bounded
+                yield from waiting.pop(0).result()
+        for future in waiting:
+            yield from future.result()
+
+
+_worker: tuple[sqlite3.Connection, KeyRing] | None = None
+
+
+def _start_worker(path: str, keys: KeyRing) -> None:
+    global _worker
+    _worker = connect(Path(path)), keys
+
+
+def _examine_range(span: tuple[int, int]) -> list[Opened]:
+    if _worker is None:
+        raise RuntimeError("the worker was not started")
+    connection, keys = _worker
+    return [examine(row, keys) for row in _rows(connection, *span)]
+
+
+def _rows(connection: sqlite3.Connection, start: int, stop: int) -> Iterator[tuple[Any, ...]]:
+    return iter(
+        connection.execute(
+            "SELECT idx, payload, signature, leaf_hash FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx",
+            (start, stop),
+        )
+    )
