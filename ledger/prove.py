@@ -52,6 +52,11 @@ def prove(ledger: Ledger, index: int, note: str | None = None) -> tlog_proof.Pro
     return tlog_proof.Proof(index, hashes, note, extra if fits else None)
 
 
+def tlog_proof_text(ledger: Ledger, index: int, note: str | None = None) -> str:
+    """The text of the file that `prove` makes."""
+    return prove(ledger, index, note).format()
+
+
 def merkletools_text(ledger: Ledger, index: int, note: str) -> str:
     """The proof as the `merkletools` package takes it: a JSON list of {"left" or "right": sibling}."""
     size = _size(note)
