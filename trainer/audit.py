@@ -219,9 +219,16 @@ class _Examiner:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
         done, results = 0, []
         for unit in chosen:
-            result = self._init(unit) if unit.last == 0 else self._unit(unit, lambda n, d=done: report(d + n, total))
-            results.append(result)
-            done += unit.last - unit.first + 1 if unit.last else 0
+            if unit.last == 0:
+                results.append(self._init(unit))
+                continue
+            before = done
+
+            def told(count: int, before: int = before) -> None:
+                report(before + count, total)
+
+            results.append(self._unit(unit, told))
+            done += unit.last - unit.first + 1
         return results
 
     def _init(self, unit: Unit) -> UnitResult:

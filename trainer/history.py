@@ -62,15 +62,21 @@ class RunHistory:
         return computed
 
     def state(self, step: int) -> StateCommitment:
-        """The committed state after `step` updates; step 0 is in the genesis."""
-        fields = self.genesis if step == 0 else self.computed(step)
-        control = Control(**fields["control"])
-        optimizer = fields.get("optimizer")
-        return StateCommitment(
-            control,
-            Commitment.from_json(fields["weights"], type="weights/1"),
-            None if optimizer is None else Commitment.from_json(optimizer, type="optimizer/1"),
-        )
+        """The state that `step` committed to; step 0 is in the genesis. Its moments may be thinned."""
+        return _commitment(self.genesis if step == 0 else self.computed(step))
+
+    def stored(self, step: int) -> StateCommitment:
+        """The state of a `state` entry, or of the genesis: the moments are always committed there."""
+        return _commitment(self.genesis if step == 0 else self.states[step].predicate)
+
+
+def _commitment(fields: dict[str, Any]) -> StateCommitment:
+    optimizer = fields.get("optimizer")
+    return StateCommitment(
+        Control(**fields["control"]),
+        Commitment.from_json(fields["weights"], type="weights/1"),
+        None if optimizer is None else Commitment.from_json(optimizer, type="optimizer/1"),
+    )
 
 
 @overload

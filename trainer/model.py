@@ -73,8 +73,7 @@ class _Decoder:
 
     def boundary(self, name: str) -> Buffer:
         """A block boundary [R, D]: kept for the caller where an audit taps it, else scratch. Same operators."""
-        kind = "output" if self.taps else "temp"
-        return self.b.buffer(name, (self.rows, self.model.width), kind=kind)
+        return self.b.buffer(name, (self.rows, self.model.width), kind="output" if self.taps else "temp")
 
     def weight(self, slot: Slot) -> Buffer:
         return self.b.view(self.params, slot.offset, slot.shape)

@@ -57,7 +57,7 @@ def computed_step(record: StepRecord, commitment: StateCommitment) -> Json:
     return {**record.to_json(), **state_fields(commitment), "step": record.step}
 
 
-def rope_digest(cos: torch.Tensor, sin: torch.Tensor) -> str:
+def rope_digest(cos: Any, sin: Any) -> str:
     """SHA-256 of the rotary tables' bytes, cos then sin, float32 row-major [window, head width / 2]."""
     digest = hashlib.sha256(byte_view(cos))
     digest.update(byte_view(sin))

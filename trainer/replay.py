@@ -16,7 +16,7 @@ from bitwitness.ledger.errors import FoundWrong
 from . import records
 from .data import WindowStream
 from .history import RunHistory
-from .state import State, StateMismatch, StateUnavailable, initial_state, load_state, state_folder
+from .state import State, StateCommitment, StateMismatch, StateUnavailable, initial_state, load_state, state_folder
 from .step import StepRecord, Tap, Workspace, step
 
 
@@ -43,7 +43,7 @@ def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, st
 
     Raises StateUnavailable or StateMismatch.
     """
-    expected = history.state(step)
+    expected = history.stored(step)
     if step == 0:
         state = initial_state(workspace.config, workspace.layout)
         where = "the initial state"
@@ -54,12 +54,9 @@ def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, st
         state = load_state(folder, workspace.layout, expected.control)
         where = str(folder)
     found = state.commit()
-    for part, ours, ledgers in (
-        ("weights", found.weights, expected.weights),
-        ("optimizer", found.optimizer, expected.optimizer),
-    ):
-        if ledgers is not None and ours != ledgers:
-            assert ours is not None
+    for part in ("weights", "optimizer"):
+        ours, ledgers = getattr(found, part), getattr(expected, part)
+        if ours != ledgers:
             raise StateMismatch(f"{where}: {part} root {ours.root} is not the ledger's {ledgers.root}")
     return state
 
@@ -85,6 +82,8 @@ def replay(
         expected = history.computed(number)
         commitment = state.commit(optimizer="optimizer" in expected)
         differences = compare(expected, records.computed_step(record, commitment))
+        if number in history.states:
+            differences |= _compare_stored(history.stored(number), state)
         yield Replayed(number, record, differences)
         if differences:
             return
@@ -97,6 +96,12 @@ def compare(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[
         for key in sorted(expected.keys() | found.keys())
         if expected.get(key) != found.get(key)
     }
+
+
+def _compare_stored(claimed: StateCommitment, state: State) -> dict[str, tuple[Any, Any]]:
+    """A stored state claims a commitment of its own, with the moments; it must be that of the replayed state."""
+    found = state.commit()
+    return {} if claimed == found else {"stored": (claimed.digest, found.digest)}
 
 
 def resume_state(

@@ -170,7 +170,7 @@ def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
         {
             "from": stored,
             "observed": session.observed(),
-            "state": existing.state(stored).digest,
+            "state": existing.stored(stored).digest,
             "step": state.control.step,
         },
     )

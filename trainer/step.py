@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from bitwitness.kernels import host
-from bitwitness.kernels.program import Executor
+from bitwitness.kernels.program import Executor, Program
 from bitwitness.kernels.reduce import sum_f64
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_hex, f64_hex
@@ -113,7 +113,7 @@ class Workspace:
         positions = range(config.data.window)
         self.cos, self.sin = host.rope_tables(positions, config.model.head_width, config.model.rope_theta)
 
-    def _executor(self, program: programs.Program) -> Executor:
+    def _executor(self, program: Program) -> Executor:
         return Executor(program, self.threads)
 
     def gradient(self) -> torch.Tensor:

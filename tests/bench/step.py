@@ -87,7 +87,8 @@ def _measure(config: RunConfig, folder: Path, rounds: int) -> dict[str, object]:
             for name, seconds in zip(parts, (computed - began, hashed - computed, ended - hashed), strict=True):
                 parts[name].append(seconds)
             if number < 2:  # warm-up: page faults, first touch, caches
-                ours.clear(), theirs.clear(), [values.clear() for values in parts.values()]
+                for values in (ours, theirs, *parts.values()):
+                    values.clear()
     seconds = {name: median(values) for name, values in parts.items()}
     return {
         "bitwitness_s": median(ours),
@@ -103,4 +104,6 @@ def _measure(config: RunConfig, folder: Path, rounds: int) -> dict[str, object]:
 
 def build_text(project: Project, text: Path) -> None:
     """Build the dataset `text` and put its entry into the project's ledger."""
-    raise NotImplementedError
+    build(project.data_dir, [str(text)], BuildOptions(name="text", held_out="0"), signer=project.signer("trainer"))
+    with project.open_ledger(writable=True) as ledger:
+        record_datasets(ledger, [Dataset.open(project.data_dir, "text")])

@@ -178,3 +178,13 @@ def test_a_full_disk_in_the_middle_of_a_run_loses_nothing(tmp_path: Path) -> Non
 def _begun(project: Project) -> bool:
     with project.open_ledger() as ledger:
         return open_run(ledger, "r", missing_ok=True) is not None
+
+
+def test_thinned_moments_are_still_committed_where_a_replay_starts(project: Project) -> None:
+    from bitwitness.trainer.audit import audit
+
+    run(project, commit_optimizer_every=100, state_every=4)
+    with project.open_ledger() as ledger:
+        history = open_run(ledger, "r")
+    assert [step for step in sorted(history.steps) if history.state(step).optimizer is not None] == [4, 6]
+    assert audit(project, "r", samples=5, threads=1).result == "match"

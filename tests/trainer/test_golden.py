@@ -1,0 +1,32 @@
+"""The bits of three steps: one file for all machines (tests/golden/run-1.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger.project import Project
+from bitwitness.trainer import records
+from bitwitness.trainer.data import Dataset, WindowStream
+from bitwitness.trainer.state import initial_state
+from bitwitness.trainer.step import Workspace, step
+
+from .conftest import small_config
+
+
+def test_three_steps(project: Project, golden: Callable[[str], Any], tmp_path: Path) -> None:
+    file = golden("run-1.json")
+    config = small_config()
+    workspace = Workspace(config, 2)
+    data = Dataset.open(project.data_dir, "text")
+    file.check("dataset", data.commitment.to_json())
+    file.check("config", config.resolved())
+    file.check("arithmetic", records.arithmetic())
+    file.check("rope", records.rope_digest(workspace.cos, workspace.sin))
+    state = initial_state(config, workspace.layout)
+    file.check("state 0", records.state_fields(state.commit()))
+    stream = WindowStream(data, config.data.window, config.run.seed)
+    for number in (1, 2, 3):
+        record = step(state, stream, workspace)
+        file.check(f"step {number}", records.computed_step(record, state.commit()))
