@@ -13,7 +13,8 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.trainer import records
 from bitwitness.trainer.config import RunConfig, parse_config
-from bitwitness.trainer.data import Dataset, WindowStream
+from bitwitness.trainer.data import BuildOptions, Dataset, WindowStream, build
+from bitwitness.trainer.data import record as record_datasets
 from bitwitness.trainer.state import initial_state
 from bitwitness.trainer.step import Workspace, step
 
