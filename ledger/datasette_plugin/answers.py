@@ -1,0 +1,82 @@
+"""What a page function returns: a page, a file, another address, or that there is nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..store import Ledger
+from .links import Links
+
+
+@dataclass(frozen=True)
+class Page:
+    """An HTML page: `section` marks the place in the navigation."""
+
+    template: str
+    title: str
+    section: str
+    context: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class File:
+    """Bytes to be kept. `immutable` ones never change, since entries do not."""
+
+    data: bytes
+    name: str
+    content_type: str
+    immutable: bool = False
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Another address has it."""
+
+    location: str
+
+
+class NotHere(Exception):
+    """There is no such page; `message` says what is missing."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: the ledger (one moment of it), the parts of the address, and the query's first values."""
+
+    ledger: Ledger
+    links: Links
+    parts: Mapping[str, str]
+    query: Mapping[str, str]
+    origin: str
+    """Scheme and host of this server as the reader wrote them."""
+
+    def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        """All rows of a query as dictionaries."""
+        cursor = self.ledger.connection.execute(sql, parameters)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def row(self, sql: str, *parameters: Any) -> dict[str, Any] | None:
+        """The first row of a query."""
+        found = self.rows(sql, *parameters)
+        return found[0] if found else None
+
+    def value(self, sql: str, *parameters: Any) -> Any:
+        """The first column of the first row, or None."""
+        found = self.ledger.connection.execute(sql, parameters).fetchone()
+        return None if found is None else found[0]
+
+    def number(self, name: str) -> int | None:
+        """A number of the query, or None where it is absent or not one."""
+        text = self.query.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+View = Callable[[Asked], Page | File | Moved]

@@ -1,0 +1,96 @@
+"""Models: the list, the versions of one, and one version with the chain from its weights to the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..answers import Asked, NotHere, Page
+from ..evidence import evidence
+from ..strip import coverage_strip
+from .runs import audits_of
+
+SHOWN = 200
+
+
+def newest_models(asked: Asked) -> list[dict[str, Any]]:
+    """The newest version of every model, with its run, in order of name."""
+    return asked.rows(
+        "SELECT models.*, runs.name AS run_name FROM models JOIN runs ON runs.entry = models.run"
+        " ORDER BY model LIMIT ?",
+        SHOWN,
+    )
+
+
+def index(asked: Asked) -> Page:
+    return Page("models.html", "Models", "models", {"models": newest_models(asked)})
+
+
+def model(asked: Asked) -> Page:
+    name = asked.parts["name"]
+    versions = asked.rows(
+        "SELECT releases.*, runs.name AS run_name, keys.keyid, keys.name AS publisher_name FROM releases"
+        " JOIN runs ON runs.entry = releases.run JOIN keys ON keys.entry = releases.publisher"
+        " WHERE model = ? ORDER BY version DESC",
+        name,
+    )
+    if not versions:
+        raise NotHere(f"This ledger has no model named {name}.")
+    return Page("model.html", name, "models", {"name": name, "versions": versions})
+
+
+def version(asked: Asked) -> Page:
+    name, number = asked.parts["name"], int(asked.parts["number"])
+    release = asked.row("SELECT * FROM releases WHERE model = ? AND version = ?", name, number)
+    if release is None:
+        raise NotHere(f"This ledger has no version {number} of a model named {name}.")
+    run = asked.row("SELECT * FROM runs WHERE entry = ?", release["run"])
+    if run is None:
+        raise NotHere("The run of this release is not in this ledger.")
+    audits, units = audits_of(asked, release["run"])
+    states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", release["run"])
+    last = asked.value("SELECT max(step) FROM steps WHERE run = ?", release["run"]) or 1
+    return Page(
+        "version.html",
+        f"{name} {number}",
+        "models",
+        {
+            "release": release,
+            "files": asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"]),
+            "lineage": _lineage(asked, run, release["step"]),
+            "audits": audits,
+            "strip": coverage_strip(units, [state["step"] for state in states], last=last),
+            "evals": asked.rows(
+                "SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", release["run"], release["step"]
+            ),
+            "endorsements": asked.rows(
+                "SELECT endorsements.*, keys.keyid, keys.role, keys.name AS key_name FROM endorsements"
+                " JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
+                release["entry"],
+            ),
+            "found": evidence(asked, release["entry"]),
+        },
+    )
+
+
+def _lineage(asked: Asked, run: dict[str, Any], step: int) -> list[dict[str, Any]]:
+    """The runs from the released one back to the first, each with the step taken from it and its datasets."""
+    line: list[dict[str, Any]] = []
+    current: dict[str, Any] | None = run
+    while current is not None and len(line) < 20:
+        line.append(
+            {
+                "run": current,
+                "step": step,
+                "step_entry": asked.value("SELECT entry FROM steps WHERE run = ? AND step = ?", current["entry"], step),
+                "datasets": asked.rows(
+                    "SELECT run_datasets.name, role, datasets.entry, documents, tokens, root, visibility"
+                    " FROM run_datasets JOIN datasets ON datasets.entry = run_datasets.dataset"
+                    " WHERE run = ? ORDER BY position",
+                    current["entry"],
+                ),
+            }
+        )
+        step = current["parent_step"]
+        parent = current["parent"]
+        current = None if parent is None else asked.row("SELECT * FROM runs WHERE entry = ?", parent)
+    return line

@@ -1,0 +1,99 @@
+"""From a request to a response: open the ledger, read one moment of it in a thread, render what the page says.
+
+Later routes of the log (tiles and checkpoints, C2SP tlog-tiles) join `ALL_ROUTES`: a view gets `Asked` and returns
+a page or a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from datasette import Response
+
+from ..errors import BitwitnessError
+from ..store import Ledger
+from .answers import Asked, File, Moved, NotHere, Page, View
+from .attached import Attached, attached_ledger
+from .html import render, style_version
+from .links import Links
+from .pages import ROUTES
+from .security import PAGE_POLICY
+
+ALL_ROUTES: tuple[tuple[str, View], ...] = (*ROUTES,)
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+def routes(datasette: Any) -> Sequence[tuple[str, Callable[..., Any]]]:
+    """The routes for this Datasette; none if it serves no ledger."""
+    attached = attached_ledger(datasette)
+    if attached is None:
+        return ()
+    return [(pattern, _handler(attached, view)) for pattern, view in ALL_ROUTES]
+
+
+def links_of(datasette: Any) -> Links | None:
+    """The addresses of this Datasette's ledger pages; None if it serves no ledger."""
+    attached = attached_ledger(datasette)
+    return None if attached is None else _links(datasette, attached)
+
+
+def page_response(page: Page, links: Links, origin: str) -> Any:
+    """An HTML response that may load nothing but our style sheet and icon."""
+    context = {**page.context, "to": links, "title": page.title, "section": page.section, "log_origin": origin}
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": PAGE_POLICY}
+    return Response.html(render(page.template, context), status=page.status, headers=headers)
+
+
+def not_found(links: Links, message: str, origin: str = "") -> Any:
+    page = Page("message.html", "Not found", "", {"message": message, "detail": ""}, status=404)
+    return page_response(page, links, origin)
+
+
+def _handler(attached: Attached, view: View) -> Callable[..., Awaitable[Any]]:
+    async def respond(request: Any, datasette: Any) -> Any:
+        links = _links(datasette, attached)
+        query = {name: request.args.get(name) for name in request.args}
+        address = f"{request.scheme}://{request.host}"
+        return await asyncio.to_thread(_answer, attached, view, links, request.url_vars, query, address)
+
+    return respond
+
+
+def _answer(
+    attached: Attached, view: View, links: Links, parts: dict[str, str], query: dict[str, str], address: str
+) -> Any:
+    origin = ""
+    try:
+        # A connection for each page: opening takes a fraction of a millisecond, and none is shared by threads.
+        with Ledger.open(attached.path) as ledger, ledger.snapshot():
+            origin = ledger.origin
+            answer = view(Asked(ledger, links, parts, query, address))
+            # Rendered inside, so that what a template asks for is of the same moment.
+            if isinstance(answer, Page):
+                return page_response(answer, links, origin)
+    except NotHere as missing:
+        return not_found(links, missing.message, origin)
+    except BitwitnessError as error:
+        page = Page(
+            "message.html", "Not readable", "", {"message": "This record cannot be read.", "detail": str(error)}, 500
+        )
+        return page_response(page, links, origin)
+    if isinstance(answer, Moved):
+        return Response.redirect(answer.location)
+    return _file_response(answer)
+
+
+def _file_response(file: File) -> Any:
+    headers = {
+        "Content-Disposition": f'attachment; filename="{file.name}"',
+        "Cache-Control": _FOR_EVER if file.immutable else "no-cache",
+        "Content-Security-Policy": PAGE_POLICY,
+    }
+    return Response(body=file.data, status=200, headers=headers, content_type=file.content_type)
+
+
+def _links(datasette: Any, attached: Attached) -> Links:
+    return Links(str(datasette.urls.path("/")), attached.route, style_version())
