@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kStripColumns = 3072;            // of B packed at a time
 constexpr int64_t kStripFloats = 3072 * 256 * 2;   // 6 MiB: a strip stays in the last-level cache
+constexpr int64_t kPackPanels = 8;                 // of B packed by one worker at a time
 constexpr int64_t kTaskPanels = 16;                // 96 rows of A, 96 KiB: half of a small second-level cache
 
 // C[m, n] (+)= A·B, element (i, k) of A at a[i·a_row + k·a_k], element (k, j) of B at b[k·b_k + j·b_column].
@@ -49,14 +50,15 @@ struct Strip {
 };
 
 BW_INLINE void pack_strip(const Product& p, const Blocks& blocks, const Strip& strip, float* packed, Worker& worker) {
-  share(worker, (strip.last - strip.first) * strip.panels, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t block = strip.first + item / strip.panels, panel = item % strip.panels;
-      const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
-      const int64_t column = strip.column + panel * kTileColumns;
-      pack<kTileColumns>(p.b + k * p.b_k + column * p.b_column, p.b_column, p.b_k, least(kTileColumns, p.n - column),
-                         depth, packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns);
-    }
+  const int64_t groups = ceiling(strip.panels, kPackPanels);
+  share(worker, (strip.last - strip.first) * groups, 1, [&](int64_t item, int64_t) {
+    const int64_t block = strip.first + item / groups, panel = item % groups * kPackPanels;
+    const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
+    const int64_t column = strip.column + panel * kTileColumns;
+    const int64_t columns = least(kPackPanels * kTileColumns, p.n - column);
+    pack<kTileColumns>(p.b + k * p.b_k + column * p.b_column, p.b_column, p.b_k,
+                       least(columns, strip.panels * kTileColumns - panel * kTileColumns), depth,
+                       packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns);
   });
 }
 
@@ -66,10 +68,7 @@ BW_INLINE void fill_rows(const Product& p, const Blocks& blocks, const Strip& st
   for (int64_t block = strip.first; block < strip.last; ++block) {
     const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
     const bool from_zero = block == 0 && !p.accumulate;
-    for (int64_t i = row; i < row_end; i += kTileRows) {
-      pack<kTileRows>(p.a + i * p.a_row + k * p.a_k, p.a_row, p.a_k, least(kTileRows, p.m - i), depth,
-                      own + (i - row) * depth);
-    }
+    pack<kTileRows>(p.a + row * p.a_row + k * p.a_k, p.a_row, p.a_k, row_end - row, depth, own);
     const float* b = packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns;
     for (int64_t j = panel; j < panel_end; ++j, b += depth * kTileColumns) {
       const int64_t column = strip.column + j * kTileColumns;
@@ -133,9 +132,8 @@ template <Product (*kProduct)(const Call&)> Scratch scratch(const Call& call, in
   const int64_t columns = ceiling(least(kStripColumns, p.n), kTileColumns) * kTileColumns;
   const int64_t depth = least(p.k, kBlock > kStripFloats / columns ? kBlock : kStripFloats / columns);
   const int64_t rows = least(kTaskPanels, ceiling(p.m, kTileRows)) * kTileRows;
-  constexpr int64_t slack = kLanes;
   return {columns * depth * static_cast<int64_t>(sizeof(float)),
-          (rows * least(p.k, kBlock) + slack) * static_cast<int64_t>(sizeof(float))};
+          rows * least(p.k, kBlock) * static_cast<int64_t>(sizeof(float))};
 }
 
 }  // namespace

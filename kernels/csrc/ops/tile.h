@@ -34,6 +34,19 @@ BW_INLINE void chain(int64_t n, const float* a, const float* b, Tile& tile) {
   tile = t;
 }
 
+// The same, leaving out the terms that seen(k, row of the tile) denies: they take no part, whatever they hold.
+template <class Seen> BW_INLINE void chain_seen(int64_t n, const float* a, const float* b, Seen seen, Tile& tile) {
+  for (int64_t k = 0; k < n; ++k) {
+    for (int i = 0; i < kTileRows; ++i) {
+      if (!seen(k, i)) continue;
+      const Vf row = splat(a[k * kTileRows + i]);
+      for (int v = 0; v < kTileVectors; ++v) {
+        tile.at[i][v] = fma(row, load(b + k * kTileColumns + v * kLanes), tile.at[i][v]);
+      }
+    }
+  }
+}
+
 // c[rows, columns] = c + tile, or 0 + tile (not tile alone: a sum never leaves −0).
 BW_INLINE void add_tile(const Tile& tile, float* c, int64_t stride, int64_t rows, int64_t columns, bool from_zero) {
   if (rows == kTileRows && columns == kTileColumns) {
@@ -85,34 +98,47 @@ BW_INLINE void transpose(Vf* row) {
 #endif
 }
 
-// Pack `count` of kWidth rows over k = 0 … n−1: element (i, k) of the source is at s[i·row_step + k·k_step].
-// With kWidth 6 the last vector written reaches 2 floats beyond n·6.
-template <int kWidth> BW_INLINE void pack(const float* s, int64_t row_step, int64_t k_step, int64_t count, int64_t n,
-                                          float* to) {
+// One full panel of rows that lie along k: [kWidth][n] becomes [n][kWidth], a square at a time.
+template <int kWidth> BW_INLINE void pack_across(const float* s, int64_t row_step, int64_t n, float* to) {
   int64_t k = 0;
-  if (count == kWidth && k_step == 1) {
-    for (; k + kLanes <= n; k += kLanes) {
+  for (; k + kLanes <= n; k += kLanes) {
 #pragma GCC unroll 4
-      for (int first = 0; first < kWidth; first += kLanes) {
-        Vf row[kLanes];
-        for (int i = 0; i < kLanes; ++i) row[i] = first + i < kWidth ? load(s + (first + i) * row_step + k) : Vf{};
-        transpose(row);
-        // Each vector's tail beyond kWidth is overwritten by the next one.
-        if constexpr (kWidth % kLanes == 0) {
-          for (int i = 0; i < kLanes; ++i) store(to + (k + i) * kWidth + first, row[i]);
-        } else {
-          for (int i = 0; i < kLanes; ++i) {
-            if (first + kLanes <= kWidth || kLanes > kWidth) store(to + (k + i) * kWidth + first, row[i]);
-            else memcpy(to + (k + i) * kWidth + first, &row[i], (kWidth % kLanes) * sizeof(float));
-          }
-        }
-      }
+    for (int first = 0; first < kWidth; first += kLanes) {
+      Vf row[kLanes];
+      for (int i = 0; i < kLanes; ++i) row[i] = first + i < kWidth ? load(s + (first + i) * row_step + k) : Vf{};
+      transpose(row);
+      const int wanted = kWidth - first < kLanes ? kWidth - first : kLanes;
+      for (int i = 0; i < kLanes; ++i) memcpy(to + (k + i) * kWidth + first, &row[i], wanted * sizeof(float));
     }
-  } else if (count == kWidth && row_step == 1) {
-    for (; k < n; ++k) memcpy(to + k * kWidth, s + k * k_step, kWidth * sizeof(float));
   }
   for (; k < n; ++k) {
-    for (int64_t i = 0; i < kWidth; ++i) to[k * kWidth + i] = i < count ? s[i * row_step + k * k_step] : 0.0f;
+    for (int i = 0; i < kWidth; ++i) to[k * kWidth + i] = s[i * row_step + k];
+  }
+}
+
+// Pack `count` rows over k = 0 … n−1 into panels of kWidth, one after another, each [n][kWidth] with missing rows
+// zero. Element (i, k) of the source is at s[i·row_step + k·k_step]; one of the steps is 1.
+template <int kWidth>
+BW_INLINE void pack(const float* s, int64_t row_step, int64_t k_step, int64_t count, int64_t n, float* to) {
+  const int64_t full = count / kWidth, left = count % kWidth;
+  if (k_step == 1) {
+    for (int64_t panel = 0; panel < full; ++panel) {
+      pack_across<kWidth>(s + panel * kWidth * row_step, row_step, n, to + panel * n * kWidth);
+    }
+  } else {
+    // k outside: the panels of one k lie side by side in the source, and a power-of-two step from k to k + 1 would
+    // otherwise throw them out of the cache before the next panel asks for them.
+    for (int64_t k = 0; k < n; ++k) {
+      for (int64_t panel = 0; panel < full; ++panel) {
+        memcpy(to + (panel * n + k) * kWidth, s + panel * kWidth + k * k_step, kWidth * sizeof(float));
+      }
+    }
+  }
+  if (left == 0) return;
+  s += full * kWidth * row_step;
+  to += full * kWidth * n;
+  for (int64_t k = 0; k < n; ++k) {
+    for (int64_t i = 0; i < kWidth; ++i) to[k * kWidth + i] = i < left ? s[i * row_step + k * k_step] : 0.0f;
   }
 }
 
