@@ -1,5 +1,6 @@
 """matmul_nn, matmul_nt, matmul_tn: native equals reference, bit for bit, at sizes that fill no block."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,7 +71,26 @@ def test_a_sum_split_at_a_segment_is_the_sum_of_the_parts(values):
 
 
 def test_negative_zero_never_leaves(values, same_bits):
-    import numpy as np
-
     zeros = np.zeros((3, 4), np.float32)
     same_bits("matmul_nn", -zeros, zeros.T.copy(), np.full((3, 3), -0.0, np.float32), accumulate=1)
+
+
+# a * b + c beside a midpoint: an emulation of fma by binary64 that rounds twice is wrong in each.
+TIES = [
+    ("0x1.000002p-12", "0x1.fffffcp-13", "0x1.000002p0"),
+    ("0x1.001p-12", "-0x1.ffe002p-13", "-0x1p0"),
+    ("0x1.000002p-75", "0x1.fffffcp-76", "0x0.800002p-126"),
+    ("-0x1.001p-75", "0x1.ffe002p-76", "0x0.8p-126"),
+]
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("tie", TIES, ids=lambda tie: tie[2])
+def test_directed_ties(same_bits, form, tie):
+    """p = fma(c, 1, 0), then fma(a, b, p), in every element of tiles and of their edges."""
+    a, b, c = (np.float32(float.fromhex(text)) for text in tie)
+    left = np.tile(np.array([c, a], np.float32), (13, 1))
+    right = np.tile(np.array([1, b], np.float32), (19, 1))
+    left = left.T.copy() if form == "tn" else left
+    right = right if form == "nt" else right.T.copy()
+    same_bits(f"matmul_{form}", left, right, np.zeros((13, 19), np.float32), **attributes(form, 0))
