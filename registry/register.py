@@ -13,7 +13,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from bitwitness.ledger.commitments import Commitment, TensorLeaf
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.safetensors_header import SafetensorsError, write_file
 from bitwitness.ledger.store import Ledger
@@ -48,6 +50,17 @@ class StateMissing(BitwitnessError):
 
 class StateIsNotTheLedgers(FoundWrong):
     """The stored weights are not those that the ledger commits to; nothing was written."""
+
+
+class Unfinished(BitwitnessError):
+    """The release is signed, but its folder could not be completed; registering again completes it."""
+
+    def __init__(self, folder: Path, index: int, error: OSError) -> None:
+        super().__init__(
+            f"{error.filename or folder}: {error.strerror}; the release is signed (entry {index}), "
+            "run the same command again to complete its folder"
+        )
+        self.index = index
 
 
 @dataclass(frozen=True)
@@ -82,16 +95,13 @@ def register(
     Raises StateMissing, StateIsNotTheLedgers, NameRefused, or what ledger and key files raise.
     """
     check_name(model)
+    # Before anything else, so that a missing key or a wrong passphrase leaves nothing half done.
+    publisher, log = project.signer("publisher"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
         source = _find_source(project, ledger, run, step)
         tensors, leaves = _load_weights(source)
         folder = project.models_dir / model
-        temporary = folder / f".tmp-{os.getpid()}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            files = _write_files(temporary, tensors, source.config)
+        with _temporary(folder) as temporary:
             predicate: dict[str, Any] = {
                 "model": model,
                 "run": source.run,
@@ -99,22 +109,37 @@ def register(
                 "state": source.state,
                 "weights": source.weights.to_json(),
                 "dtype": _dtype(leaves),
-                "files": files,
+                "files": _write_files(temporary, tensors, source.config),
             }
             if license is not None:
                 predicate["license"] = license
-            index, version = _release(project, ledger, predicate, folder)
-            note = ledger.sign_checkpoint(project.signer("log"))
-            provenance = collect(ledger, index, note, leaves).encode()
-            _write_synced(temporary / bundle.FILE_NAME, provenance)
-            _sync_folder(temporary)
-            temporary.rename(folder / str(version))
-            _sync_folder(folder)
-        except OSError as error:
-            raise BitwitnessError(f"{error.filename or folder}: {error.strerror}; nothing was registered") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            index, version = _release(ledger, publisher, predicate, folder)
+            try:
+                provenance = collect(ledger, index, ledger.sign_checkpoint(log), leaves).encode()
+                _write_synced(temporary / bundle.FILE_NAME, provenance)
+                _sync_folder(temporary)
+                temporary.rename(folder / str(version))
+                _sync_folder(folder)
+            except OSError as error:
+                raise Unfinished(folder / str(version), index, error) from error
     return Registered(model, version, folder / str(version), index, source.run, source.step, source.weights)
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """A new folder inside ``folder``, gone at the end unless it was renamed. OSError becomes one clear line."""
+    temporary = folder / f".tmp-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        yield temporary
+    except OSError as error:
+        raise BitwitnessError(f"{error.filename or folder}: {error.strerror}; nothing was registered") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            folder.rmdir()  # only if it is empty
 
 
 def check_name(model: str) -> None:
@@ -197,7 +222,7 @@ def _dtype(leaves: Sequence[TensorLeaf]) -> str:
     return dtypes.pop()
 
 
-def _release(project: Project, ledger: Ledger, predicate: dict[str, Any], folder: Path) -> tuple[int, int]:
+def _release(ledger: Ledger, signer: Signer, predicate: dict[str, Any], folder: Path) -> tuple[int, int]:
     """Append the release, or find the one that an interrupted command left without its folder."""
     highest = 0
     rows = ledger.connection.execute(
@@ -209,7 +234,6 @@ def _release(project: Project, ledger: Ledger, predicate: dict[str, Any], folder
             logged = open_envelope(ledger.entry(int(index))).statement["predicate"]
             if {key: logged.get(key) for key in (*predicate, "license")} == {"license": None, **predicate}:
                 return int(index), int(version)
-    signer = project.signer("publisher")
     version = highest + 1
     if (folder / str(version)).exists():
         raise BitwitnessError(f"{folder / str(version)} exists but the ledger has no such version; move it away")
