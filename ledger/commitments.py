@@ -118,13 +118,16 @@ class TensorLeaf:
 
 
 def byte_view(data: Any) -> memoryview:
-    """The bytes of a C-contiguous buffer, without a copy; CPU torch tensors go through .numpy().
+    """The bytes of a C-contiguous buffer, without a copy: bytes, memoryview, numpy array, CPU torch tensor.
 
-    Raises CommitmentError for a big-endian or strided buffer.
+    Raises CommitmentError for a strided or big-endian buffer, and one that is not in this machine's memory.
     """
     source = data
-    if not isinstance(source, bytes | bytearray | memoryview) and hasattr(source, "detach"):
-        source = source.detach().numpy()
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    if torch is not None and isinstance(data, torch.Tensor):
+        if data.device.type != "cpu" or not data.is_contiguous():
+            raise CommitmentError("the tensor is not C-contiguous in CPU memory; hash a contiguous copy")
+        source = data.detach().reshape(-1).view(torch.uint8).numpy()  # numpy has no bfloat16
     try:
         view = memoryview(source)
     except (TypeError, ValueError):
@@ -157,9 +160,11 @@ def tensor_leaf(name: str, dtype: str, shape: Sequence[int], nbytes: int, digest
     _check_tensor(name, dtype, shape, nbytes)
     if not _HASH.match(digest):
         raise CommitmentError(f"the digest {digest!r} is not 64 lower-case hex digits", name)
-    return jcs.encode(
-        {"bytes": nbytes, "digest": digest, "dtype": dtype, "name": name, "shape": [int(n) for n in shape]}
-    )
+    # Canonical JSON, written out: checked names, dtypes and digests need no escapes. A step has hundreds of these.
+    dimensions = ",".join(str(int(n)) for n in shape)
+    return (
+        f'{{"bytes":{int(nbytes)},"digest":"{digest}","dtype":"{dtype}","name":"{name}","shape":[{dimensions}]}}'
+    ).encode("ascii")
 
 
 def tensor_leaves(views: Mapping[str, TensorView]) -> list[TensorLeaf]:

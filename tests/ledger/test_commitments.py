@@ -46,6 +46,8 @@ def test_tensor_digest_of_any_contiguous_buffer() -> None:
         assert commitments.tensor_digest(data) == expected
     for scalar in (np.array(1.5, dtype=np.float32), torch.tensor(1.5)):
         assert commitments.tensor_digest(scalar) == by_definition(bytes.fromhex("0000c03f"))
+    half = torch.tensor([1.0, -2.0], dtype=torch.bfloat16)
+    assert commitments.tensor_digest(half) == by_definition(bytes.fromhex("803f00c0"))
     grad = torch.from_numpy(array.copy()).requires_grad_()
     assert commitments.tensor_digest(grad) == expected
 
@@ -64,6 +66,8 @@ def test_tensor_digest_from_many_threads_at_once() -> None:
         np.zeros(4, dtype=">f4"),
         np.zeros(8, dtype=np.float32)[::2],
         torch.zeros(4, 4).t()[:, :2],
+        torch.zeros(4, device="meta"),
+        torch.zeros(0),
         [1, 2],
         None,
     ],
@@ -144,6 +148,8 @@ def test_tensor_leaf_is_canonical_json() -> None:
     leaf = commitments.tensor_leaf("w", "F32", (2, 3), 24, "ab" * 32)
     assert leaf == b'{"bytes":24,"digest":"' + b"ab" * 32 + b'","dtype":"F32","name":"w","shape":[2,3]}'
     assert commitments.tensor_leaf("w", "F32", (), 4, "ab" * 32).endswith(b'"shape":[]}')
+    leaf = commitments.tensor_leaf("a/B._-9", "BF16", [1, 2, 3], 12, "ab" * 32)
+    assert jcs.parse(leaf) == {"bytes": 12, "digest": "ab" * 32, "dtype": "BF16", "name": "a/B._-9", "shape": [1, 2, 3]}
     with pytest.raises(CommitmentError, match="hex"):
         commitments.tensor_leaf("w", "F32", (1,), 4, "AB" * 32)
 
