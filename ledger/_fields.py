@@ -1,6 +1,7 @@
 """A small declarative schema for signed JSON: types with one check and one line of documentation each.
 
-Only what entries.py needs. A check is called with a value and the path to it; it raises EntryError.
+Only what entries.py needs. A check is called with a value and raises Wrong; the path to the value is put together on
+the way out, so that what is right costs little.
 """
 
 from __future__ import annotations
@@ -18,7 +19,22 @@ from .merkle import EMPTY_ROOT
 _EMPTY = EMPTY_ROOT.hex()
 
 
+class Wrong(Exception):
+    """A value is not of its type. `path` grows from the value outwards."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+
+    def inside(self, part: str) -> Wrong:
+        """The same error seen from one level further out; `part` is ".name" or "[number]"."""
+        self.path = part + self.path
+        return self
+
+
 def fail(path: str, reason: str) -> NoReturn:
+    """Raise EntryError at `path`."""
     raise EntryError(reason, path)
 
 
@@ -27,8 +43,15 @@ class Type:
     """A named check. `text` is what the documentation says, `parts` are the fields below it."""
 
     text: str
-    check: Callable[[Any, str], None]
+    check: Callable[[Any], None]
     parts: tuple[Field, ...] = ()
+
+    def validate(self, value: Any, path: str) -> None:
+        """Check `value`; raise EntryError with the path to what is wrong in it, beginning with `path`."""
+        try:
+            self.check(value)
+        except Wrong as wrong:
+            raise EntryError(wrong.reason, path + wrong.path) from None
 
 
 @dataclass(frozen=True)
@@ -45,11 +68,11 @@ class Field:
 
 
 def _pattern(text: str, expression: str) -> Type:
-    compiled = re.compile(expression)
+    matches = re.compile(expression).fullmatch
 
-    def check(value: Any, path: str) -> None:
-        if type(value) is not str or not compiled.fullmatch(value):
-            fail(path, f"{_show(value)} is not {text}")
+    def check(value: Any) -> None:
+        if type(value) is not str or not matches(value):
+            raise Wrong(f"{_show(value)} is not {text}")
 
     return Type(text, check)
 
@@ -58,9 +81,9 @@ def integer(low: int = 0, high: int = MAX_INTEGER) -> Type:
     """An integer from `low` to `high`, at most 2^53-1."""
     text = "integer" if low == 0 else f"integer ≥ {low}"
 
-    def check(value: Any, path: str) -> None:
+    def check(value: Any) -> None:
         if type(value) is not int or not low <= value <= high:
-            fail(path, f"{_show(value)} is not an integer from {low} to {high}")
+            raise Wrong(f"{_show(value)} is not an integer from {low} to {high}")
 
     return Type(text, check)
 
@@ -69,9 +92,9 @@ def enum(*values: str) -> Type:
     allowed = frozenset(values)
     text = " or ".join(f'"{value}"' for value in values)
 
-    def check(value: Any, path: str) -> None:
+    def check(value: Any) -> None:
         if type(value) is not str or value not in allowed:
-            fail(path, f"{_show(value)} is not {text}")
+            raise Wrong(f"{_show(value)} is not {text}")
 
     return Type(text, check)
 
@@ -101,15 +124,15 @@ COUNT = integer()
 POSITIVE = integer(1)
 
 
-def _check_time(value: Any, path: str) -> None:
+def _check_time(value: Any) -> None:
     if type(value) is str and _TIME.fullmatch(value):
         try:
-            datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")
+            datetime.fromisoformat(value)
         except ValueError:
             pass
         else:
             return
-    fail(path, f"{_show(value)} is not a time like 2026-01-02T03:04:05Z")
+    raise Wrong(f"{_show(value)} is not a time like 2026-01-02T03:04:05Z")
 
 
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
@@ -118,16 +141,20 @@ TIME = Type("UTC time, 2026-01-02T03:04:05Z", _check_time)
 
 def commitment(kind: str) -> Type:
     """{"type", "size", "root"} of one type."""
+    is_hash = re.compile("[0-9a-f]{64}").fullmatch
 
-    def check(value: Any, path: str) -> None:
+    def check(value: Any) -> None:
         if type(value) is not dict or value.keys() != {"type", "size", "root"}:
-            fail(path, 'not {"type","size","root"}')
+            raise Wrong('not {"type","size","root"}')
         if value["type"] != kind:
-            fail(path, f"the commitment's type is {_show(value['type'])}, not {kind}")
-        COUNT.check(value["size"], f"{path}.size")
-        HASH.check(value["root"], f"{path}.root")
-        if value["size"] == 0 and value["root"] != _EMPTY:
-            fail(path, "the root of an empty tree is SHA-256 of nothing")
+            raise Wrong(f"the commitment's type is {_show(value['type'])}, not {kind}")
+        size, root = value["size"], value["root"]
+        if type(size) is not int or not 0 <= size <= MAX_INTEGER:
+            raise Wrong(f"{_show(size)} is not an integer from 0 to {MAX_INTEGER}", ".size")
+        if type(root) is not str or not is_hash(root):
+            raise Wrong(f"{_show(root)} is not 64 hex digits", ".root")
+        if size == 0 and root != _EMPTY:
+            raise Wrong("the root of an empty tree is SHA-256 of nothing")
 
     return Type(f"commitment `{kind}`", check)
 
@@ -137,25 +164,28 @@ def record(*fields: Field) -> Type:
     names = frozenset(field.name for field in fields)
     always = frozenset(field.name for field in fields if not field.optional and field.when is None)
     conditional = tuple(field for field in fields if field.when is not None)
-    checks: Mapping[str, Callable[[Any, str], None]] = {field.name: field.type.check for field in fields}
+    checks: Mapping[str, Callable[[Any], None]] = {field.name: field.type.check for field in fields}
 
-    def check(value: Any, path: str) -> None:
+    def check(value: Any) -> None:
         if type(value) is not dict:
-            fail(path, "not an object")
+            raise Wrong("not an object")
         keys = value.keys()
         if not always <= keys:
-            fail(path, f"the field {min(always - keys)!r} is missing")
+            raise Wrong(f"the field {min(always - keys)!r} is missing")
         if not keys <= names:
-            fail(path, f"unknown field {min(keys - names)!r}")
-        for name, item in value.items():
-            checks[name](item, f"{path}.{name}")
+            raise Wrong(f"unknown field {min(keys - names)!r}")
+        try:
+            for name, item in value.items():
+                checks[name](item)
+        except Wrong as wrong:
+            raise wrong.inside(f".{name}") from None
         for field in conditional:
             key, wanted = field.when  # type: ignore[misc]
             if value.get(key) == wanted:
                 if field.name not in keys:
-                    fail(path, f"the field {field.name!r} is missing, which {key} {wanted!r} needs")
+                    raise Wrong(f"the field {field.name!r} is missing, which {key} {wanted!r} needs")
             elif field.name in keys:
-                fail(path, f"the field {field.name!r} belongs to {key} {wanted!r} only")
+                raise Wrong(f"the field {field.name!r} belongs to {key} {wanted!r} only")
 
     return Type("object", check, fields)
 
@@ -164,33 +194,39 @@ def items(item: Type, *, low: int = 0, high: int = 512) -> Type:
     """A list of `low` to `high` items."""
     text = f"list of {low} to {high}: {item.text}"
 
-    def check(value: Any, path: str) -> None:
+    def check(value: Any) -> None:
         if type(value) is not list or not low <= len(value) <= high:
-            fail(path, f"not a list of {low} to {high} items")
+            raise Wrong(f"not a list of {low} to {high} items")
         for number, element in enumerate(value):
-            item.check(element, f"{path}[{number}]")
+            try:
+                item.check(element)
+            except Wrong as wrong:
+                raise wrong.inside(f"[{number}]") from None
 
     return Type(text, check, item.parts)
 
 
 def mapping(item: Type, *, low: int = 0, high: int = 32) -> Type:
-    """An object from names (CODE-like, [a-z0-9_.-]) to values of one type."""
+    """An object from field names to values of one type."""
     key = re.compile("[A-Za-z][A-Za-z0-9._-]{0,63}")
 
-    def check(value: Any, path: str) -> None:
+    def check(value: Any) -> None:
         if type(value) is not dict or not low <= len(value) <= high:
-            fail(path, f"not an object of {low} to {high} fields")
+            raise Wrong(f"not an object of {low} to {high} fields")
         for name, element in value.items():
             if not key.fullmatch(name):
-                fail(path, f"the field name {name!r} is not [A-Za-z][A-Za-z0-9._-]{{0,63}}")
-            item.check(element, f"{path}.{name}")
+                raise Wrong(f"the field name {name!r} is not [A-Za-z][A-Za-z0-9._-]{{0,63}}")
+            try:
+                item.check(element)
+            except Wrong as wrong:
+                raise wrong.inside(f".{name}") from None
 
     return Type(f"object of {low} to {high} fields, each {item.text}", check)
 
 
-def _check_free(value: Any, path: str) -> None:
+def _check_free(value: Any) -> None:
     if type(value) is not dict:
-        fail(path, "not an object")
+        raise Wrong("not an object")
 
 
 FREE = Type("object of the writer's choosing (floats as f64 hex)", _check_free)

@@ -659,7 +659,7 @@ EMPTY_HISTORY: Mapping[str, Any] = {"type": "history/1", "size": 0, "root": EMPT
 
 
 def _check_predicate(row: Kind, predicate: Any) -> None:
-    row.schema.check(predicate, "predicate")
+    row.schema.validate(predicate, "predicate")
     for _text, rule in row.rules:
         rule(predicate)
 

@@ -34,7 +34,9 @@ def encode(value: Any) -> bytes:
 
     Raises JsonError for anything outside the restricted domain, naming the path to it.
     """
-    _check(value, MAX_DEPTH, "$")
+    if not _allowed(value, MAX_DEPTH):
+        _refuse(value, MAX_DEPTH, "$")
+        raise JsonError("a subclass of a JSON type is not JSON")
     try:
         return _ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
@@ -86,15 +88,30 @@ def _refuse_float(token: str) -> NoReturn:
     raise JsonError(f"the number {token[:40]} is not an integer; floats are written as the hex of their bits")
 
 
-def _check(value: Any, depth: int, path: str) -> None:
+def _allowed(value: Any, depth: int) -> bool:
+    """Whether canonical JSON may hold `value`; says only yes or no, since nearly all are allowed."""
     kind = type(value)
     if kind is str or kind is bool:
-        return
+        return True
     if kind is int:
-        if not -MAX_INTEGER <= value <= MAX_INTEGER:
-            raise JsonError(f"{path}: the integer is not below 2^53; write 64-bit values as hex")
-        return
+        return bool(-MAX_INTEGER <= value <= MAX_INTEGER)
     if kind is dict:
+        if depth == 0:
+            return False
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii():
+                return False
+            if type(item) is not str and not _allowed(item, depth - 1):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return depth > 0 and all(_allowed(item, depth - 1) for item in value)
+    return False
+
+
+def _refuse(value: Any, depth: int, path: str) -> None:
+    """Walk a value that is not allowed and raise JsonError with the path to the reason."""
+    if isinstance(value, dict):
         if depth == 0:
             raise JsonError(f"nested deeper than {MAX_DEPTH}")
         for key, item in value.items():
@@ -102,19 +119,21 @@ def _check(value: Any, depth: int, path: str) -> None:
                 raise JsonError(f"{path}: the key {key!r} is not a string")
             if not key.isascii():
                 raise JsonError(f"{path}: the key {key!r} is not ASCII")
-            _check(item, depth - 1, f"{path}.{key}")
-        return
-    if kind is list or kind is tuple:
+            _refuse(item, depth - 1, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
         if depth == 0:
             raise JsonError(f"nested deeper than {MAX_DEPTH}")
         for number, item in enumerate(value):
-            _check(item, depth - 1, f"{path}[{number}]")
-        return
-    if value is None:
+            _refuse(item, depth - 1, f"{path}[{number}]")
+    elif value is None:
         raise JsonError(f"{path}: null is not allowed; leave the field out")
-    if isinstance(value, float):
+    elif isinstance(value, float):
         raise JsonError(f"{path}: a float is not allowed; write its bits with f32_hex or f64_hex")
-    raise JsonError(f"{path}: a {kind.__name__} is not JSON")
+    elif type(value) is int:
+        if not -MAX_INTEGER <= value <= MAX_INTEGER:
+            raise JsonError(f"{path}: the integer is not below 2^53; write 64-bit values as hex")
+    elif type(value) is not str and type(value) is not bool:
+        raise JsonError(f"{path}: a {type(value).__name__} is not JSON")
 
 
 def f32_hex(value: float) -> str:
