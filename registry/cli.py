@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_json, emit_json_list, emit_table, note
+from bitwitness.ledger.cli_output import emit_checks, emit_json, emit_json_list, emit_table, note
 
 from . import catalog
 from .checks import exit_code
@@ -99,9 +99,7 @@ def verify(
     if json_output:
         emit_json({"verified": code == 0, "checks": [check.to_json() for check in checks]})
     else:
-        marks = {True: "ok", False: "WRONG", None: "?"}
-        for check in checks:
-            print(f"{marks[check.ok]:5}  {check.category:9}  {check.name}: {check.detail}")
+        emit_checks(check.to_json() for check in checks)
         print(f"{folder}: {('verified', 'found wrong', 'could not be checked')[code]}")
     if code:
         raise typer.Exit(code)

@@ -35,13 +35,14 @@ from .folder import Folder
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+_LICENSE = re.compile(r"[ -~]{1,200}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Transformers wants to know for which framework a safetensors file was written.
 _METADATA = {"format": "pt"}
 
 
 class NameRefused(BitwitnessError):
-    """A model name that cannot be an entry's name and a folder's name at once."""
+    """A model's name or licence that cannot stand in an entry (the name in a path, too)."""
 
 
 class StateMissing(BitwitnessError):
@@ -95,6 +96,8 @@ def register(
     Raises StateMissing, StateIsNotTheLedgers, NameRefused, or what ledger and key files raise.
     """
     check_name(model)
+    if license is not None and not _LICENSE.fullmatch(license):
+        raise NameRefused(f"{license[:100]!a} is not a licence: 1 to 200 printable ASCII characters, best an SPDX id")
     # Before anything else, so that a missing key or a wrong passphrase leaves nothing half done.
     publisher, log = project.signer("publisher"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
