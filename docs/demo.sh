@@ -2,6 +2,8 @@
 # The whole loop on real text. Every line that begins with $ is a command that works typed by hand.
 set -euo pipefail
 
+port=${PORT:-8765}
+
 say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
 run() { printf '\033[36m$ %s\033[0m\n' "$*"; eval "$*"; }
 fails_with() { # expected exit status, command
@@ -42,17 +44,18 @@ run ledger prove --run demo --step 60 --out step60.tlog-proof
 run ledger verify step60.tlog-proof
 
 say "Browse it"
-run "ledger serve --port 8765 & server=\$!"
+run "ledger serve --port $port & server=\$!"
 trap 'kill $server 2>/dev/null || true' EXIT
-python3 - <<'PAGES'
+PORT=$port python3 - <<'PAGES'
+import os
 import time
 import urllib.error
 import urllib.request
 
-for page in ("/", "/-/bitwitness/run/demo"):
+for page in ("/",):
     for attempt in range(100):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:8765{page}") as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}{page}") as answer:
                 print(f"GET {page}: {answer.status}, {len(answer.read())} bytes")
             break
         except urllib.error.URLError:
