@@ -58,17 +58,23 @@ BW_INLINE void pack_strip(const Product& p, const Blocks& blocks, const Strip& s
     const int64_t columns = least(kPackPanels * kTileColumns, p.n - column);
     pack<kTileColumns>(p.b + k * p.b_k + column * p.b_column, p.b_column, p.b_k,
                        least(columns, strip.panels * kTileColumns - panel * kTileColumns), depth,
-                       packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns);
+                       packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns,
+                       depth * kTileColumns);
   });
 }
+
+// Floats from one packed panel of A to the next. A line more than it holds: 6 KiB apart, the sixteen that are filled
+// together would fall on two sets of the first-level cache.
+BW_INLINE int64_t panel_step(int64_t depth) { return depth * kTileRows + 16; }
 
 // Rows row … row_end of C over the panels panel … panel_end of a strip.
 BW_INLINE void fill_rows(const Product& p, const Blocks& blocks, const Strip& strip, const float* packed, float* own,
                          int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
   for (int64_t block = strip.first; block < strip.last; ++block) {
     const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
+    const int64_t row_step = panel_step(depth);
     const bool from_zero = block == 0 && !p.accumulate;
-    pack<kTileRows>(p.a + row * p.a_row + k * p.a_k, p.a_row, p.a_k, row_end - row, depth, own);
+    pack<kTileRows>(p.a + row * p.a_row + k * p.a_k, p.a_row, p.a_k, row_end - row, depth, own, row_step);
     const float* b = packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns;
     for (int64_t j = panel; j < panel_end; ++j, b += depth * kTileColumns) {
       const int64_t column = strip.column + j * kTileColumns;
@@ -76,7 +82,7 @@ BW_INLINE void fill_rows(const Product& p, const Blocks& blocks, const Strip& st
         float* const c = p.c + i * p.n + column;
         for (int64_t r = 0; r < least(kTileRows, p.m - i); ++r) __builtin_prefetch(c + r * p.n, 1);
         Tile tile = {};
-        chain(depth, own + (i - row) * depth, b, tile);
+        chain(depth, own + (i - row) / kTileRows * row_step, b, tile);
         add_tile(tile, c, p.n, least(kTileRows, p.m - i), least(kTileColumns, p.n - column), from_zero);
       }
     }
@@ -131,9 +137,9 @@ template <Product (*kProduct)(const Call&)> Scratch scratch(const Call& call, in
   const Product p = kProduct(call);
   const int64_t columns = ceiling(least(kStripColumns, p.n), kTileColumns) * kTileColumns;
   const int64_t depth = least(p.k, kBlock > kStripFloats / columns ? kBlock : kStripFloats / columns);
-  const int64_t rows = least(kTaskPanels, ceiling(p.m, kTileRows)) * kTileRows;
+  const int64_t row_panels = least(kTaskPanels, ceiling(p.m, kTileRows));
   return {columns * depth * static_cast<int64_t>(sizeof(float)),
-          rows * least(p.k, kBlock) * static_cast<int64_t>(sizeof(float))};
+          row_panels * panel_step(least(p.k, kBlock)) * static_cast<int64_t>(sizeof(float))};
 }
 
 }  // namespace

@@ -116,27 +116,28 @@ template <int kWidth> BW_INLINE void pack_across(const float* s, int64_t row_ste
   }
 }
 
-// Pack `count` rows over k = 0 … n−1 into panels of kWidth, one after another, each [n][kWidth] with missing rows
-// zero. Element (i, k) of the source is at s[i·row_step + k·k_step]; one of the steps is 1.
-template <int kWidth>
-BW_INLINE void pack(const float* s, int64_t row_step, int64_t k_step, int64_t count, int64_t n, float* to) {
+// Pack `count` rows over k = 0 … n−1 into panels of kWidth, `panel_step` floats apart, each [n][kWidth] with missing
+// rows zero. Element (i, k) of the source is at s[i·row_step + k·k_step]; one of the steps is 1.
+template <int kWidth> BW_INLINE void pack(const float* s, int64_t row_step, int64_t k_step, int64_t count, int64_t n,
+                                          float* to, int64_t panel_step) {
   const int64_t full = count / kWidth, left = count % kWidth;
   if (k_step == 1) {
     for (int64_t panel = 0; panel < full; ++panel) {
-      pack_across<kWidth>(s + panel * kWidth * row_step, row_step, n, to + panel * n * kWidth);
+      pack_across<kWidth>(s + panel * kWidth * row_step, row_step, n, to + panel * panel_step);
     }
   } else {
     // k outside: the panels of one k lie side by side in the source, and a power-of-two step from k to k + 1 would
     // otherwise throw them out of the cache before the next panel asks for them.
     for (int64_t k = 0; k < n; ++k) {
+      for (int64_t at = 0; at < full * kWidth; at += 16) __builtin_prefetch(s + at + (k + 8) * k_step);
       for (int64_t panel = 0; panel < full; ++panel) {
-        memcpy(to + (panel * n + k) * kWidth, s + panel * kWidth + k * k_step, kWidth * sizeof(float));
+        memcpy(to + panel * panel_step + k * kWidth, s + panel * kWidth + k * k_step, kWidth * sizeof(float));
       }
     }
   }
   if (left == 0) return;
   s += full * kWidth * row_step;
-  to += full * kWidth * n;
+  to += full * panel_step;
   for (int64_t k = 0; k < n; ++k) {
     for (int64_t i = 0; i < kWidth; ++i) to[k * kWidth + i] = i < left ? s[i * row_step + k * k_step] : 0.0f;
   }
