@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from bitwitness.ledger import commitments, entries, envelope, jcs, keys, merkle
 
 Json = dict[str, Any]
@@ -147,8 +148,18 @@ def build() -> Examples:
         chained(label, "step", {"computed": computed, "observed": {"time": TIME, "seconds_us": 1234567}})
         if step == 1:
             chained("state", "state", {"step": 1, "bytes": 96, **state(1)})
-            chained("halt", "halt", {"step": 1, "state": state(1)["state"], "reason": "nan", "observed": observed,
-                                     "loss": jcs.f64_hex(float("nan")), "norm": jcs.f64_hex(float("inf"))})  # fmt: skip
+            chained(
+                "halt",
+                "halt",
+                {
+                    "step": 1,
+                    "state": state(1)["state"],
+                    "reason": "nan",
+                    "observed": observed,
+                    "loss": jcs.f64_hex(float("nan")),
+                    "norm": jcs.f64_hex(float("inf")),
+                },
+            )
             chained("resume", "resume", {"from": 1, "step": 1, "state": state(1)["state"], "observed": observed})
     last = state(2)
     chained(
@@ -167,9 +178,16 @@ def build() -> Examples:
 
     for label, init, start in (
         ("run parent", {"kind": "parent", "run": run, "step": 2, "state": last["state"]}, last),
-        ("run import", {"kind": "import", "weights": state(0)["weights"],
-                        "files": [{"name": "model.safetensors", "sha256": "12" * 32}]}, state(0)),
-    ):  # fmt: skip
+        (
+            "run import",
+            {
+                "kind": "import",
+                "weights": state(0)["weights"],
+                "files": [{"name": "model.safetensors", "sha256": "12" * 32}],
+            },
+            state(0),
+        ),
+    ):
         empty = dict(entries.EMPTY_HISTORY)
         made.add(label, "run", {**genesis, "name": "second", "init": init, **start, "seq": 0, "history": empty})
 
@@ -193,7 +211,8 @@ def build() -> Examples:
     unit = {"first": 1, "last": 2, "cause": "last"}
     init_unit = {"first": 0, "last": 0, "cause": "init", "outcome": "match"}
     made.add("audit", "audit", {**audit, "result": "match", "units": [init_unit, {**unit, "outcome": "match"}]})
-    found = {"step": 2, "field": "weights", "expected": last["state"], "computed": "77" * 32, "tap": "x", "operator": "y"}
+    found = {"step": 2, "field": "weights", "expected": last["state"], "computed": "77" * 32}
+    found |= {"tap": "update/w", "operator": "adamw"}
     wrong = {**unit, "outcome": "mismatch", "reason": "step 2 differs", "found": found}
     made.add("audit mismatch", "audit", {**audit, "result": "mismatch", "units": [init_unit, wrong]})
     lost = {**unit, "outcome": "unavailable", "reason": "the stored state is gone"}
