@@ -54,6 +54,8 @@ class Derivation:
         kind = kind_of(statement)
         predicate = statement["predicate"]
         try:
+            if not KINDS[kind].chained:
+                self._insert("payloads", digest=hashlib.sha256(envelope.payload).hexdigest(), entry=index)
             row = _ROWS.get(kind)
             if row is not None:
                 row(self, index, leaf_hash.hex(), predicate)
@@ -64,9 +66,6 @@ class Derivation:
     def _log(self, index: int, kind: str, envelope: Envelope, predicate: Json, leaf_hash: str) -> None:
         signer = self._key(envelope.keyid)
         run = leaf_hash if kind == "run" else predicate.get("run")
-        if not KINDS[kind].chained:
-            digest = hashlib.sha256(envelope.payload).hexdigest()
-            self._insert("payloads", digest=digest, entry=index)
         self._insert(
             "log",
             entry=index,

@@ -73,7 +73,7 @@ def examine(path: Path, trust: Trust | None = None, *, processes: int | None = N
             stored.finish()
             _check_derived(connection, report)
             report.complete = report.ledger.complete
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
             report.fault("tables", "sqlite_schema", None, f"cannot be read: {error}")
     return report
 

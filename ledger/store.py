@@ -497,6 +497,8 @@ def _reporting(path: Path, ledger: Ledger | None = None) -> Iterator[None]:
         if "unable to open" in message or "readonly" in message or "disk I/O" in message:
             raise BitwitnessError(f"{path} cannot be used: {message}") from None
         raise LedgerDamaged(path, f"{message}; run `ledger fsck`") from None
+    except UnicodeDecodeError:  # how sqlite3 reports an error whose text quotes a damaged schema
+        raise LedgerDamaged(path, "its schema was edited; run `ledger fsck`") from None
 
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:

@@ -117,7 +117,7 @@ def verify_ledger(
             connection.execute("BEGIN")
             _verify(path, connection, trust, report, processes, on_nodes)
             report.complete = True
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
         report.fault("file", "ledger", None, f"cannot be read: {error}")
     return report
 
