@@ -18,7 +18,8 @@ from bitwitness.ledger.errors import BitwitnessError, FormatError
 
 FILE_NAME = "provenance.json"
 FORMAT: Final = "bitwitness/provenance/1"
-SIZE_LIMIT = 256 << 20
+# A few thousand entries. What JSON may claim takes some 25 times its bytes as objects, so this bounds memory.
+SIZE_LIMIT = 32 << 20
 _MAX = (1 << 53) - 1
 
 

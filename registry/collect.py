@@ -25,6 +25,10 @@ class ReleaseMissing(BitwitnessError):
     """The ledger has no such release, or its checkpoint does not reach it."""
 
 
+class BundleTooLarge(BitwitnessError):
+    """More was said about the run than a bundle may hold."""
+
+
 def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf]) -> bundle.Provenance:
     """The bundle of the release at log index ``release``, proven to the checkpoint ``note`` of this ledger.
 
@@ -51,7 +55,7 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             if index < checkpoint.size
         ]
         history = _history(ledger, genesis, chain)
-    return bundle.Provenance(
+    made = bundle.Provenance(
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,
@@ -63,6 +67,9 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             for leaf in leaves
         ],
     )
+    if len(made.encode()) > bundle.SIZE_LIMIT:
+        raise BundleTooLarge(f"the bundle has {len(entries)} entries and more than {bundle.SIZE_LIMIT} bytes")
+    return made
 
 
 def _column(ledger: Ledger, query: str, *parameters: Any) -> list[int]:

@@ -24,6 +24,8 @@ EXECUTABLE_SUFFIXES = frozenset(
     {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill", ".npy", ".npz", ".h5", ".keras"}
 )
 
+FILES_LIMIT = 1000
+
 
 class FolderUnreadable(BitwitnessError):
     """The folder or a file in it cannot be opened at all (exit 2)."""
@@ -59,10 +61,12 @@ class Folder:
         os.close(self._fd)
 
     def _listing(self) -> list[str]:
-        names = []
+        names: list[str] = []
         folded: dict[str, str] = {}
         with os.scandir(self._fd) as entries:
             for entry in entries:
+                if len(names) == FILES_LIMIT:
+                    raise FolderRefused(f"it holds more than {FILES_LIMIT} files")
                 shown = ascii(entry.name[:100])
                 if entry.is_symlink():
                     raise FolderRefused(f"{shown} is a symbolic link: what it leads to was not signed")
@@ -103,7 +107,10 @@ class Folder:
                 raise FolderRefused(f"{name} is not a regular file")
             if status.st_size > limit:
                 raise FolderRefused(f"{name} has {status.st_size} bytes, more than the {limit} that are allowed")
-            data = bytearray(status.st_size)
+            try:
+                data = bytearray(status.st_size)
+            except MemoryError as error:
+                raise FolderUnreadable(f"{name}: {status.st_size} bytes do not fit into memory") from error
             view = memoryview(data)
             filled = 0
             while filled < len(data):

@@ -218,8 +218,8 @@ def check_audits(lineage: Lineage) -> str:
                 raise LineageBroken(f"{audit} did not draw its sample by the seed that {intent} fixes")
         answered.add(intent.leaf)
     open_intents = len(intents) - len(answered)
-    note = f", {open_intents} intents without a result (they count as failed)" if open_intents else ""
-    return f"{len(lineage.audits)} audits{note}"
+    note = f", intents without a result, which count as failed: {open_intents}" if open_intents else ""
+    return f"audits of the run: {len(lineage.audits)}{note}"
 
 
 def _only(entries: Iterable[Entry]) -> Entry:

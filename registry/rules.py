@@ -5,7 +5,7 @@ Each rule passes, fails, or cannot be checked; a rule that is set and cannot be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from bitwitness.ledger.jcs import f64_from_hex
@@ -18,12 +18,12 @@ from .policy import Rules
 _CLOCK_SKEW = timedelta(minutes=10)
 
 
-def policy_checks(lineage: Lineage, entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Check]:
+def policy_checks(lineage: Lineage, entries: Sequence[Entry], rules: Rules, now: datetime) -> list[Check]:
     """One POLICY check per rule that is set, and always one about audits."""
     checks = [_audit(lineage, rules)]
     release, genesis = lineage.release, lineage.genesis
     if rules.max_checkpoint_age is not None:
-        checks.append(_age(list(entries), rules.max_checkpoint_age, now))
+        checks.append(_age(entries, rules.max_checkpoint_age, now))
     if rules.trainers is not None:
         signers = {entry.envelope.keyid for entry in (genesis, *lineage.chain)}
         checks.append(_allowed("trainers", "trainer key", signers, rules.trainers))
@@ -43,7 +43,7 @@ def policy_checks(lineage: Lineage, entries: Iterable[Entry], rules: Rules, now:
     return checks
 
 
-def assurance_checks(lineage: Lineage, entries: Iterable[Entry]) -> list[Check]:
+def assurance_checks(lineage: Lineage, entries: Sequence[Entry]) -> list[Check]:
     """What the proofs do not say: who else saw this log, and whether something was revoked since."""
     checks = [
         Check(
@@ -54,13 +54,7 @@ def assurance_checks(lineage: Lineage, entries: Iterable[Entry]) -> list[Check]:
             required=False,
         )
     ]
-    statuses = [entry for entry in entries if entry.kind == "status"]
-    detail = (
-        f"as of {statuses[-1].predicate['time']} (status entry {statuses[-1].index})"
-        if statuses
-        else "revocations are known only as far as the bundle tells them: it holds no status entry"
-    )
-    checks.append(Check("revocations", None, detail, "ASSURANCE", required=False))
+    checks.append(_revocations(lineage, entries))
     if lineage.genesis.predicate["init"]["kind"] != "seeded":
         kind = lineage.genesis.predicate["init"]["kind"]
         checks.append(
@@ -113,7 +107,7 @@ def _audit(lineage: Lineage, rules: Rules) -> Check:
     return Check("audit", None if beacon_only else False, f"an audit is required: {said}", "POLICY")
 
 
-def _age(entries: list[Entry], days: int, now: datetime) -> Check:
+def _age(entries: Sequence[Entry], days: int, now: datetime) -> Check:
     """A checkpoint has no time of its own; it is at least as new as the newest signed time in an entry below it."""
     newest = max(_time(entry) for entry in entries if entry.kind in ("status", "release"))
     if newest > now + _CLOCK_SKEW:
@@ -132,6 +126,23 @@ def _age(entries: list[Entry], days: int, now: datetime) -> Check:
         )
     detail = f"nothing in the bundle is newer than {newest:%Y-%m-%d}; at most {days} days are allowed"
     return Check("checkpoint-age", False, detail, "POLICY")
+
+
+def _revocations(lineage: Lineage, entries: Sequence[Entry]) -> Check:
+    """What the newest status entry takes back. The root's own revocations were applied to the signatures."""
+    name = "revocations"
+    statuses = [entry for entry in entries if entry.kind == "status"]
+    if not statuses:
+        detail = "revocations are known only as far as the bundle tells them: it holds no status entry"
+        return Check(name, None, detail, "ASSURANCE", required=False)
+    status = max(statuses, key=lambda entry: entry.predicate["sequence"])
+    if lineage.release.leaf in status.predicate["revoked_releases"]:
+        return Check(name, False, f"the release is revoked ({status})", "ASSURANCE")
+    for entry in entries:
+        for revoked in status.predicate["revoked_keys"]:
+            if entry.envelope.keyid == revoked["keyid"] and entry.index >= revoked["from"]:
+                return Check(name, False, f"the key of {entry} is revoked from entry {revoked['from']} on", "ASSURANCE")
+    return Check(name, True, f"nothing used here was revoked as of {status.predicate['time']} ({status})", "ASSURANCE")
 
 
 def _time(entry: Entry) -> datetime:

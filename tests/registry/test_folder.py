@@ -118,6 +118,12 @@ def test_a_huge_header_is_not_parsed(registered: Registered) -> None:
     assert "the header claims 104857600 bytes" in registered.refused("weights")
 
 
+def test_a_folder_of_very_many_files(registered: Registered) -> None:
+    for number in range(1001):
+        (registered.folder / f"x{number}").touch()
+    assert "more than 1000 files" in registered.refused("folder")
+
+
 def test_names_never_lead_out(registered: Registered) -> None:
     with Folder(registered.folder) as folder:
         for name in ("../trust.toml", "/etc/passwd", "", ".", "..", "a/b", "a\0b"):

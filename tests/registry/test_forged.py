@@ -308,6 +308,32 @@ def test_an_auditor_who_found_a_mismatch_cannot_be_outvoted(registered: Register
     assert "step 3 does not replay" in registered.refused("audit")
 
 
+def _status(forge: Forge, **changes: Any) -> None:
+    everything = tree("ledger/1", forge.log).to_json()
+    said = {
+        "sequence": 0,
+        "time": project_fixture.TIME,
+        "ledger": everything,
+        "revoked_keys": [],
+        "revoked_releases": [],
+        "runs": tree("runs/1", []).to_json(),
+    }
+    forge.add("status", {**said, **changes})
+    forge.write()
+
+
+def test_a_status_that_takes_back(registered: Registered, forge: Forge) -> None:
+    _status(forge)
+    assert registered.verdict()["revocations"].ok is True
+    _status(forge, sequence=1, revoked_releases=[forge.leaf(forge.find("release"))])
+    assert "the release is revoked" in registered.refused("revocations")
+    keyid = forge.project.signer("publisher").keyid
+    _status(forge, sequence=2, revoked_keys=[{"keyid": keyid, "from": len(forge.log)}])
+    assert registered.verdict()["revocations"].ok is True
+    _status(forge, sequence=3, revoked_keys=[{"keyid": keyid, "from": forge.find("release")}])
+    assert "is revoked from entry" in registered.refused("revocations")
+
+
 def test_weights_of_another_step_under_a_valid_release(registered: Registered) -> None:
     """The folder of step 4 gets the weights of step 2: every tensor is named, up to five."""
     from bitwitness.ledger.safetensors_header import write_file

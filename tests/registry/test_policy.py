@@ -119,7 +119,7 @@ def test_no_audit(tmp_path: Path) -> None:
     checks = {c.name: c for c in examine(folder, load_policy(made.policy)).checks}
     assert checks["audit"].ok is False
     assert "no audit in the bundle" in checks["audit"].detail
-    assert "1 intents without a result" in checks["audits"].detail
+    assert "without a result, which count as failed: 1" in checks["audits"].detail
 
 
 @pytest.mark.parametrize("outcome", ["unavailable", "redacted", "inconclusive", "mismatch"])
