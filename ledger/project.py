@@ -31,6 +31,14 @@ ROLES = ("root", "log", "trainer", "auditor", "publisher")
 PATHS = {"ledger": "ledger.db", "keys": "keys", "data": "data", "runs": "runs", "models": "models"}
 FORMAT = 1
 
+_FILES = (
+    CONFIG,
+    "trust.toml",
+    "run.toml",
+    *(f"{PATHS['ledger']}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")),
+    *(f"{PATHS['keys']}/{role}{suffix}" for role in ROLES for suffix in (".pem", ".pub")),
+)
+
 
 class ProjectNotFound(BitwitnessError):
     """No folder from `start` upwards holds a bitwitness.toml."""
@@ -83,25 +91,33 @@ class Project:
         """
         folder = Path(folder).absolute()
         project = cls(folder, {name: folder / path for name, path in PATHS.items()})
-        _refuse_existing(folder, [CONFIG, "trust.toml", "run.toml", PATHS["ledger"], *_key_files()])
+        _refuse_existing(folder, _FILES)
         try:
-            for path in (folder, *(project.paths[name] for name in ("keys", "data", "runs", "models"))):
-                path.mkdir(parents=True, exist_ok=True)
-            os.chmod(project.keys_dir, 0o700)
-            signers = {role: keys.generate(role) for role in ROLES}
-            for role, signer in signers.items():
-                keys.save(signer, project.key_path(role), passphrase)
-            origin = origin or default_origin(signers["log"].public)
-            with Ledger.create(project.ledger_path, origin) as ledger:
-                ledger.append([enrolment(signers["root"], signers[role].public, role) for role in ROLES])
-                ledger.sign_checkpoint(signers["log"])
-            _write_new(folder / "trust.toml", project.trust_policy_text(origin, signers))
-            _write_new(folder / "run.toml", _template("run.toml"))
-            # Last, since it is what makes the folder a project.
-            _write_new(folder / CONFIG, _template(CONFIG))
-        except OSError as error:
-            raise BitwitnessError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from None
+            project._fill(passphrase, origin)
+        except BaseException as error:
+            for name in _FILES:  # none of them was there before
+                (folder / name).unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                reason = (error.strerror or str(error)).lower()
+                raise BitwitnessError(f"{error.filename or folder}: {reason}") from None
+            raise
         return project
+
+    def _fill(self, passphrase: bytes | None, origin: str | None) -> None:
+        for folder in (self.root, self.keys_dir, self.data_dir, self.runs_dir, self.models_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        os.chmod(self.keys_dir, 0o700)
+        signers = {role: keys.generate(role) for role in ROLES}
+        for role, signer in signers.items():
+            keys.save(signer, self.key_path(role), passphrase)
+        origin = origin or default_origin(signers["log"].public)
+        with Ledger.create(self.ledger_path, origin) as ledger:
+            ledger.append([enrolment(signers["root"], signers[role].public, role) for role in ROLES])
+            ledger.sign_checkpoint(signers["log"])
+        _write_new(self.trust_path, self.trust_policy_text(origin, signers))
+        _write_new(self.root / "run.toml", _template("run.toml"))
+        # Last, since it is what makes the folder a project.
+        _write_new(self.config, _template(CONFIG))
 
     @classmethod
     def _read(cls, folder: Path) -> Project:
@@ -193,11 +209,7 @@ def enrolment(root: Signer, key: PublicKey, role: str, *, time: str | None = Non
     return envelope.seal(entries.statement("key", None, predicate), root)
 
 
-def _key_files() -> list[str]:
-    return [f"{PATHS['keys']}/{role}{suffix}" for role in ROLES for suffix in (".pem", ".pub")]
-
-
-def _refuse_existing(folder: Path, names: list[str]) -> None:
+def _refuse_existing(folder: Path, names: tuple[str, ...]) -> None:
     if folder.exists() and not folder.is_dir():
         raise BitwitnessError(f"{folder} is a file; give `ledger init` a folder")
     for name in names:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import entries, envelope, jcs, keys, merkle
+from bitwitness.ledger import derived_schema, entries, envelope, jcs, keys, merkle, schema
+from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, state_digest
+from bitwitness.ledger.note import Verifier, sign_note
 from bitwitness.ledger.project import enrolment
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.trust import Trust
 
 Json = dict[str, Any]
 TIME = "2026-01-02T03:04:05Z"
 ORIGIN = "example.org/small"
 SIGNERS = {role: keys.Signer.from_seed(role, bytes([9, number]) * 16) for number, role in enumerate(keys.ROLES)}
+
+TRUST = Trust(ORIGIN, Verifier(ORIGIN, SIGNERS["log"].public), SIGNERS["root"].public)
 
 
 def digest(text: str) -> str:
@@ -123,3 +129,36 @@ def with_run(path: Path, steps: int = 5, name: str = "demo") -> Ledger:
     writer = begin(ledger, name)
     writer.append_all([("step", step(number, name)) for number in range(1, steps + 1)])
     return ledger
+
+
+def chain(name: str, kinds: list[tuple[str, Json]], signer: keys.Signer | None = None) -> list[bytes]:
+    """The sealed entries of a run, without a ledger: the genesis and what follows it."""
+    leaves: list[bytes] = []
+    made = []
+    for kind, predicate in [("run", genesis(name)), *kinds]:
+        root = merkle.root(leaves).hex()
+        fields: Json = {"seq": len(leaves), "history": {"type": "history/1", "size": len(leaves), "root": root}}
+        if leaves:
+            fields |= {"run": leaves[0].hex(), "prev": leaves[-1].hex()}
+        made.append(seal(kind, predicate | fields, signer=signer))
+        leaves.append(merkle.leaf_hash(made[-1]))
+    return made
+
+
+def raw_ledger(path: Path, data: list[bytes], *, covered: list[int] | None = None) -> None:
+    """A ledger file that no writer checked: these entries, and checkpoints signed over so many of them."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN")
+    schema.create(connection, ORIGIN)
+    derived_schema.create(connection)
+    leaves = [merkle.leaf_hash(item) for item in data]
+    for index, item in enumerate(data):
+        opened = envelope.open_envelope(item)
+        row = (index, opened.payload.decode("utf-8"), opened.signature, leaves[index])
+        connection.execute("INSERT INTO entries (idx, payload, signature, leaf_hash) VALUES (?, ?, ?, ?)", row)
+    for number, size in enumerate(covered or []):
+        body = Checkpoint(ORIGIN, size, merkle.root(leaves[:size])).format()
+        note = sign_note(body, ORIGIN, SIGNERS["log"])
+        connection.execute("INSERT INTO checkpoints (id, size, note) VALUES (?, ?, ?)", (number, size, note))
+    connection.execute("COMMIT")
+    connection.close()

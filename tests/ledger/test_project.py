@@ -1,0 +1,146 @@
+"""Projects: what init makes, what it refuses, how a project is found."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger import keys
+from bitwitness.ledger.checkpoint import default_origin, open_checkpoint
+from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.errors import BitwitnessError, KeyFileError, WrongPassphrase
+from bitwitness.ledger.project import CONFIG, ROLES, Project, ProjectError, ProjectNotFound
+from bitwitness.ledger.trust import load_trust
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project.create(tmp_path_factory.mktemp("projects") / "demo")
+
+
+def test_init_makes_everything(project: Project) -> None:
+    names = {path.name for path in project.root.iterdir() if not path.name.startswith("ledger.db-")}
+    assert names == {CONFIG, "ledger.db", "ledger.db.lock", "keys", "data", "runs", "models", "trust.toml", "run.toml"}
+    assert stat.S_IMODE(project.keys_dir.stat().st_mode) == 0o700
+    for role in ROLES:
+        assert stat.S_IMODE(project.key_path(role).stat().st_mode) == 0o600
+        assert project.signer(role).role == role
+
+
+def test_init_enrols_the_root_key_first_then_the_others(project: Project) -> None:
+    with project.open_ledger() as ledger:
+        keys_in_order = [open_envelope(data).statement["predicate"]["key"] for _index, data in ledger.entries()]
+        assert [key["role"] for key in keys_in_order] == list(ROLES)
+        assert [key["keyid"] for key in keys_in_order] == [project.signer(role).keyid for role in ROLES]
+        assert ledger.origin == default_origin(project.signer("log").public)
+        note = ledger.latest_checkpoint()
+    trust = load_trust(project.trust_path)
+    assert trust.root == project.signer("root").public
+    assert note is not None
+    checkpoint, _note = open_checkpoint(note, [trust.log], trust.origin)
+    assert checkpoint.size == len(ROLES)
+
+
+def test_the_trust_policy_names_the_auditor(project: Project) -> None:
+    policy = tomllib.loads(project.trust_path.read_text(encoding="utf-8"))
+    assert policy["rules"] == {
+        "require_audit": True,
+        "self_chosen_auditors": [project.signer("auditor").keyid],
+    }
+
+
+def test_init_replaces_nothing(tmp_path: Path) -> None:
+    for name in (CONFIG, "trust.toml", "run.toml", "ledger.db", "keys/trainer.pem", "keys/log.pub"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+        with pytest.raises(BitwitnessError, match="exists") as raised:
+            Project.create(folder)
+        assert "\n" not in str(raised.value)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert [path.read_text() for path in files] == ["mine"]
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(BitwitnessError, match="is a file"):
+        Project.create(tmp_path / "file")
+
+
+def test_an_init_that_fails_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(BitwitnessError):
+        Project.create(tmp_path / "demo", origin="not an origin")
+    with pytest.raises(KeyFileError):
+        Project.create(tmp_path / "demo", passphrase=b"")
+    assert [path for path in (tmp_path / "demo").rglob("*") if path.is_file()] == []
+    Project.create(tmp_path / "demo")
+
+
+def test_init_into_a_folder_with_other_things_leaves_them(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    Project.create(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_project_is_found_upwards(project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(project.data_dir)
+    assert Project.find().root == project.root
+    assert Project.find(project.root) == Project.find(str(project.root))
+    with pytest.raises(ProjectNotFound):
+        Project.find(project.data_dir)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProjectNotFound, match="--project"):
+        Project.find()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("format = 1\nextra = 2", "unknown key extra"),
+        ("format = 2", "format = 2"),
+        ("", "format = None"),
+        ('format = 1\n[paths]\nladger = "x"', "unknown key paths.ladger"),
+        ("format = 1\n[paths]\nledger = 3", "paths.ledger"),
+        ("format = 1\npaths = 3", "paths"),
+        ("format = ", "not readable as TOML"),
+        ("\xff", "not readable as TOML"),
+    ],
+)
+def test_a_config_that_is_wrong_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / CONFIG).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ProjectError, match=reason) as raised:
+        Project.find(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_paths_may_lead_elsewhere(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "one")
+    moved = tmp_path / "safe"
+    project.keys_dir.rename(moved)
+    project.config.write_text(f'format = 1\n[paths]\nkeys = "{moved}"\n')
+    assert Project.find(project.root).signer("log").role == "log"
+
+
+def test_keys_that_others_can_read_or_that_are_in_the_wrong_place_are_refused(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "one")
+    os.chmod(project.key_path("log"), 0o644)
+    with pytest.raises(KeyFileError, match="others can read"):
+        project.signer("log")
+    for suffix in (".pem", ".pub"):
+        project.key_path("root").with_suffix(suffix).rename(project.key_path("trainer").with_suffix(suffix))
+    with pytest.raises(KeyFileError, match="root key, not a trainer key"):
+        project.signer("trainer")
+    with pytest.raises(KeyFileError, match="no such file"):
+        project.signer("root")
+
+
+def test_encrypted_keys_need_their_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project.create(tmp_path / "one", passphrase=b"open sesame")
+    with pytest.raises(KeyFileError, match="passphrase"):
+        project.signer("log")
+    monkeypatch.setenv(keys.PASSPHRASE_VARIABLE, "wrong")
+    with pytest.raises(WrongPassphrase):
+        project.signer("log")
+    monkeypatch.setenv(keys.PASSPHRASE_VARIABLE, "open sesame")
+    assert project.signer("log").role == "log"
