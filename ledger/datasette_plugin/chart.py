@@ -62,9 +62,9 @@ class Scale:
         return self.start + (value - self.low) * (self.end - self.start) / (self.high - self.low)
 
 
-def step_scale(last: int) -> Scale:
-    """The horizontal scale of every drawing of a run: steps 0 … last over the width inside the margins."""
-    return Scale(0, max(last, 1), LEFT, WIDTH - RIGHT)
+def step_scale(start: int, last: int, left: float = LEFT, right: float = RIGHT) -> Scale:
+    """The horizontal scale of every drawing of a run: from the state after step `start` to that after `last`."""
+    return Scale(start, max(last, start + 1), left, WIDTH - right)
 
 
 def loss_chart(
@@ -72,23 +72,24 @@ def loss_chart(
     held_out: Sequence[tuple[str, Sequence[Mark]]],
     events: Iterable[Event],
     *,
+    start: int,
     last: int,
     step_href: str,
 ) -> Markup:
-    """The chart over steps 0 … `last`; `step_href` + a step number is the page of that step.
+    """The chart from the state after step `start` to that after `last`.
 
-    Empty when there is nothing finite to draw.
+    `step_href` + a step number is the page of that step. Empty when there is nothing finite to draw.
     """
     values = [edge for bucket in buckets for edge in (bucket.low, bucket.high)]
     values += [mark.value for _name, marks in held_out for mark in marks]
     values = [value for value in values if math.isfinite(value)]
     if not values:
         return Markup()
-    x = step_scale(last)
+    x = step_scale(start, last)
     ticks = nice_ticks(min(values), max(values), 5)
     low, high = min(min(values), ticks[0]), max(max(values), ticks[-1])
     y = Scale(low, high, HEIGHT - BOTTOM, TOP)
-    parts = [_axes(x, y, ticks, last)]
+    parts = [_axes(x, y, ticks)]
     parts += [_event(event, x) for event in events]
     parts += _training(buckets, x, y)
     parts += _zones(buckets, x, step_href)
@@ -127,15 +128,14 @@ def nice_ticks(low: float, high: float, wanted: int) -> list[float]:
     return [number * unit for number in range(start, max(end, start + 1) + 1)]
 
 
-def step_ticks(last: int, wanted: int = 8) -> list[int]:
-    """Round step numbers from 0 to `last`."""
-    if last < 1:
-        return [0]
-    unit = max(1, round(nice_ticks(0, last, wanted)[1]))
-    return list(range(0, last + 1, unit))
+def step_ticks(start: int, last: int, wanted: int = 8) -> list[int]:
+    """Round step numbers in [start, last]."""
+    ticks = nice_ticks(start, max(last, start + 1), wanted)
+    unit = max(1, round(ticks[1] - ticks[0]))
+    return list(range(-(-start // unit) * unit, last + 1, unit))
 
 
-def _axes(x: Scale, y: Scale, ticks: Sequence[float], last: int) -> Markup:
+def _axes(x: Scale, y: Scale, ticks: Sequence[float]) -> Markup:
     spacing = ticks[1] - ticks[0]
     digits = max(0, -math.floor(math.log10(spacing) + 1e-9)) if spacing < 1 else 0
     if round(spacing, digits) != round(spacing, 10):  # steps of 0.25 or 2.5 need one more digit
@@ -148,7 +148,7 @@ def _axes(x: Scale, y: Scale, ticks: Sequence[float], last: int) -> Markup:
     ]
     columns = [
         Markup('<text class="tick x" x="{}" y="{}">{}</text>').format(_n(x(tick)), HEIGHT - BOTTOM + 18, f"{tick:,}")
-        for tick in step_ticks(last)
+        for tick in step_ticks(int(x.low), int(x.high))
     ]
     return Markup("").join(rows + columns)
 

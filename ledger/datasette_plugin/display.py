@@ -44,11 +44,20 @@ def bits_decimal(bits: str) -> str:
     value = jcs.f32_from_hex(bits)
     if not math.isfinite(value):
         return repr(value)
+    # Nine digits are enough for every binary32 number.
     for precision in range(1, 10):
         text = f"{value:.{precision}g}"
-        if struct.pack(">f", float(text)).hex() == bits:
+        if _f32_bits(float(text)) == bits:
             return repr(float(text))
     return repr(value)
+
+
+def _f32_bits(value: float) -> str:
+    """The bits of the nearest binary32 number; nothing where that overflows."""
+    try:
+        return struct.pack(">f", value).hex()
+    except OverflowError:
+        return ""
 
 
 def size(count: int | None) -> str:

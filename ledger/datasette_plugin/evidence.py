@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from .. import merkle
 from ..checkpoint import Checkpoint, parse_checkpoint
-from ..entries import check, kind_of
+from ..entries import KINDS, kind_of
 from ..envelope import Envelope, open_envelope
 from ..errors import BitwitnessError, EntryError, FoundWrong
 from ..keys import PublicKey
@@ -159,7 +159,7 @@ def _checks(asked: Asked, index: int, data: bytes, envelope: Envelope, trust: Tr
         yield Check("inclusion", None, missing.message)
     else:
         yield from verify_proof(proof, trust)
-    if check(envelope.statement).chained:
+    if KINDS[kind_of(envelope.statement)].chained:
         yield _check("chain", lambda: _chain(asked, envelope.statement["predicate"]))
 
 

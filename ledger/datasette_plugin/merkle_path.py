@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from .. import merkle
+from ..errors import ProofError
 from .display import short
 
-WIDTH = 640
-_ROW, _BOX_WIDTH, _BOX_HEIGHT, _GAP = 62, 200, 38, 34
+WIDTH = 560
+_ROW, _BOX_WIDTH, _BOX_HEIGHT, _GAP = 58, 168, 38, 26
 _CENTRE = WIDTH / 2
 
 
@@ -51,7 +52,7 @@ def climb(index: int, size: int, leaf_hash: bytes, proof: Sequence[bytes]) -> tu
     """
     ranges = merkle.inclusion_ranges(index, size)
     if len(ranges) != len(proof):
-        raise merkle.ProofError(f"the proof has {len(proof)} hashes; leaf {index} of {size} needs {len(ranges)}")
+        raise ProofError(f"the proof has {len(proof)} hashes; leaf {index} of {size} needs {len(ranges)}")
     node = Subtree(leaf_hash, index, index + 1)
     rungs = []
     for (low, high), digest in zip(ranges, proof, strict=True):
@@ -83,30 +84,22 @@ def draw(rungs: Sequence[Rung], root: Subtree) -> Markup:
 
 def _rung(rung: Rung, top: float) -> list[Markup]:
     """The sibling beside its row, and the two lines into the row above."""
-    reach = _BOX_WIDTH / 2 + _GAP
-    side = -1 if rung.sibling_is_left else 1
-    near = _CENTRE + side * reach
-    left = near - _BOX_WIDTH if rung.sibling_is_left else near
-    # Boxes beside the centre would leave the drawing; they are narrower by what is missing.
-    left, width = (
-        max(left, 1.0),
-        min(_BOX_WIDTH, WIDTH - 1 - max(left, 1.0), near - 1 if rung.sibling_is_left else WIDTH),
-    )
+    reach = _BOX_WIDTH + _GAP
+    middle = _CENTRE - reach if rung.sibling_is_left else _CENTRE + reach
     elbow = top - (_ROW - _BOX_HEIGHT) / 2
-    middle = left + width / 2
     return [
         Markup('<path class="edge own" d="M{:g},{:g}V{:g}"/>').format(_CENTRE, top, top - (_ROW - _BOX_HEIGHT)),
         Markup('<path class="edge" d="M{:g},{:g}V{:g}H{:g}"/>').format(middle, top, elbow, _CENTRE),
-        _box(rung.sibling, left, top, "given", width),
+        _box(rung.sibling, middle - _BOX_WIDTH / 2, top, "given"),
     ]
 
 
-def _box(node: Subtree, left: float, top: float, role: str, width: float = _BOX_WIDTH) -> Markup:
-    middle = left + width / 2
+def _box(node: Subtree, left: float, top: float, role: str) -> Markup:
+    middle = left + _BOX_WIDTH / 2
     return Markup(
         '<g class="{}"><title>{}: {}</title><rect x="{:g}" y="{:g}" width="{:g}" height="{:g}" rx="4"/>'
         '<text class="what" x="{:g}" y="{:g}">{}</text><text class="hash" x="{:g}" y="{:g}">{}</text></g>'
     ).format(
-        role, node.label, node.hash.hex(), left, top, width, _BOX_HEIGHT,
+        role, node.label, node.hash.hex(), left, top, _BOX_WIDTH, _BOX_HEIGHT,
         middle, top + 15, node.label, middle, top + 30, short(node.hash.hex(), 16),
     )  # fmt: skip

@@ -55,7 +55,7 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
         },
     ),
     "key_revocations": (
-        "From `from_index` on, entries that the key signs no longer count.",
+        "From this index on, entries that the key signs no longer count.",
         None,
         {"entry": _ENTRY, "key": "Entry that enrolled the key", "from_index": "First ledger index that does not count"},
     ),
@@ -155,7 +155,7 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
         },
     ),
     "audit_units": (
-        "What an audit found, interval by interval. Only `match` covers.",
+        "What an audit found, interval by interval. Only match covers.",
         None,
         {"first": "First step; 0 is the initial state", "last": "Last step", "cause": "Why this interval was replayed"},
     ),
@@ -190,7 +190,7 @@ def metadata(database: str) -> dict[str, Any]:
             table["sort_desc"] = "entry"
         tables[name] = table
     description = (
-        "The tables of a bitwitness ledger. `entries` is what is signed; everything else follows from it and can be"
-        " made again with `ledger rebuild`."
+        "The tables of a bitwitness ledger. Entries are what is signed; everything else follows from them and can be"
+        " made again with: ledger rebuild"
     )
     return {"title": "bitwitness ledger", "databases": {database: {"description": description, "tables": tables}}}

@@ -28,30 +28,36 @@ class Unit:
     href: str
 
 
-def covered(units: Iterable[Unit], last: int) -> int:
-    """How many of the steps 1 … `last` some audit replayed and found to match."""
-    total, reached = 0, 0
+def covered(units: Iterable[Unit], start: int, last: int) -> int:
+    """How many of the steps `start` + 1 … `last` some audit replayed and found to match."""
+    total, reached = 0, start
     for first, end in sorted((unit.first, unit.last) for unit in units if unit.outcome == "match"):
-        low, high = max(first, reached + 1, 1), min(end, last)
+        low, high = max(first, reached + 1), min(end, last)
         if high >= low:
             total += high - low + 1
             reached = high
     return total
 
 
-def coverage_strip(units: Sequence[Unit], states: Sequence[int], *, last: int) -> Markup:
-    """Bars for the units over steps 0 … `last`, small ticks above for stored states."""
-    x = step_scale(last)
-    found = covered(units, last)
-    label = f"{found:,} of {last:,} steps were replayed and match"
+def coverage_strip(
+    units: Sequence[Unit], states: Sequence[int], *, start: int, last: int, below_chart: bool = False
+) -> Markup:
+    """Bars for the units of a run that goes from the state after step `start` to that after `last`.
+
+    Small marks above stand for stored states. `below_chart` keeps the margins of the loss chart.
+    """
+    margins = (LEFT, RIGHT) if below_chart else (4, 4)
+    x = step_scale(start, last, *margins)
+    found = covered(units, start, last)
+    label = f"{found:,} of {last - start:,} steps were replayed and match"
     parts = [
         Markup('<rect class="track" x="{}" y="{}" width="{}" height="{}" rx="2"/>').format(
-            LEFT, _BAR_TOP, WIDTH - LEFT - RIGHT, _BAR_HEIGHT
+            x.start, _BAR_TOP, x.end - x.start, _BAR_HEIGHT
         )
     ]
     # A unit of steps f … l is drawn from the state before f to the state after l, and never narrower than a hair.
     for unit in sorted(units, key=lambda unit: _ORDER.index(unit.outcome) if unit.outcome in _ORDER else 0):
-        left, right = x(max(unit.first - 1, 0)), x(min(unit.last, max(last, 1)))
+        left, right = x(max(unit.first - 1, start)), x(min(max(unit.last, start), last))
         width = max(right - left, 3.0)
         where = "the initial state" if unit.last == 0 else _steps(unit)
         parts.append(

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasette import Response
 
-from ..errors import BitwitnessError
+from ..errors import BitwitnessError, FoundWrong
 from ..store import Ledger
 from .answers import Asked, File, Moved, NotHere, Page, View
 from .attached import Attached, attached_ledger
@@ -40,9 +40,13 @@ def links_of(datasette: Any) -> Links | None:
     return None if attached is None else _links(datasette, attached)
 
 
-def page_response(page: Page, links: Links, origin: str) -> Any:
-    """An HTML response that may load nothing but our style sheet and icon."""
-    context = {**page.context, "to": links, "title": page.title, "section": page.section, "log_origin": origin}
+def page_response(page: Page, links: Links, origin: str, proven: int = 0) -> Any:
+    """An HTML response that may load nothing but our style sheet and icon.
+
+    Entries before `proven` are under a signed checkpoint, so that they have a proof to link to.
+    """
+    frame = {"to": links, "title": page.title, "section": page.section, "log_origin": origin, "proven": proven}
+    context = {**page.context, **frame}
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": PAGE_POLICY}
     return Response.html(render(page.template, context), status=page.status, headers=headers)
 
@@ -73,17 +77,26 @@ def _answer(
             answer = view(Asked(ledger, links, parts, query, address))
             # Rendered inside, so that what a template asks for is of the same moment.
             if isinstance(answer, Page):
-                return page_response(answer, links, origin)
+                return page_response(answer, links, origin, _proven(ledger))
     except NotHere as missing:
         return not_found(links, missing.message, origin)
     except BitwitnessError as error:
-        page = Page(
-            "message.html", "Not readable", "", {"message": "This record cannot be read.", "detail": str(error)}, 500
-        )
-        return page_response(page, links, origin)
+        return page_response(_unreadable(error, attached), links, origin)
     if isinstance(answer, Moved):
         return Response.redirect(answer.location)
     return _file_response(answer)
+
+
+def _unreadable(error: BitwitnessError, attached: Attached) -> Page:
+    """The page for a record that is wrong or cannot be read; where the file stands is nobody's business."""
+    detail = str(error).replace(str(attached.path), attached.path.name)
+    title = "Found wrong" if isinstance(error, FoundWrong) else "Not readable"
+    return Page("message.html", title, "", {"message": "This record cannot be shown.", "detail": detail}, status=500)
+
+
+def _proven(ledger: Ledger) -> int:
+    row = ledger.connection.execute("SELECT size FROM checkpoints ORDER BY id DESC LIMIT 1").fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _file_response(file: File) -> Any:

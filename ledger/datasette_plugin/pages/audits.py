@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..answers import Asked, Moved, NotHere, Page
 from ..evidence import evidence
 from ..strip import Unit, coverage_strip
+from .runs import steps_of
 
 PER_PAGE = 100
 
@@ -42,7 +43,7 @@ def audit(asked: Asked) -> Page | Moved:
     for unit, signed in zip(units, found.predicate["units"], strict=False):
         unit["found"] = signed.get("found")
     states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", row["run"])
-    last = asked.value("SELECT max(step) FROM steps WHERE run = ?", row["run"]) or 1
+    first, last = steps_of(asked, row["run"])
     here = [Unit(unit["first"], unit["last"], unit["outcome"], f"#unit-{unit['position']}") for unit in units]
     return Page(
         "audit.html",
@@ -53,7 +54,8 @@ def audit(asked: Asked) -> Page | Moved:
             "run": run,
             "units": units,
             "intent": asked.row("SELECT * FROM audit_intents WHERE entry = ?", row["intent"]),
-            "strip": coverage_strip(here, [state["step"] for state in states], last=last),
+            "strip": coverage_strip(here, [state["step"] for state in states], start=first - 1, last=last),
+            "outcomes": {unit["outcome"] for unit in units},
             "found": found,
         },
     )

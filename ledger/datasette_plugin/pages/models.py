@@ -7,7 +7,7 @@ from typing import Any
 from ..answers import Asked, NotHere, Page
 from ..evidence import evidence
 from ..strip import coverage_strip
-from .runs import audits_of
+from .runs import audits_of, steps_of
 
 SHOWN = 200
 
@@ -48,7 +48,7 @@ def version(asked: Asked) -> Page:
         raise NotHere("The run of this release is not in this ledger.")
     audits, units = audits_of(asked, release["run"])
     states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", release["run"])
-    last = asked.value("SELECT max(step) FROM steps WHERE run = ?", release["run"]) or 1
+    first, last = steps_of(asked, release["run"])
     return Page(
         "version.html",
         f"{name} {number}",
@@ -58,7 +58,8 @@ def version(asked: Asked) -> Page:
             "files": asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"]),
             "lineage": _lineage(asked, run, release["step"]),
             "audits": audits,
-            "strip": coverage_strip(units, [state["step"] for state in states], last=last),
+            "strip": coverage_strip(units, [state["step"] for state in states], start=first - 1, last=last),
+            "outcomes": {unit.outcome for unit in units},
             "evals": asked.rows(
                 "SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", release["run"], release["step"]
             ),

@@ -51,13 +51,13 @@ def run(asked: Asked) -> Page:
     summary = asked.row(_SUMMARY + " WHERE runs.entry = ?", entry)
     if summary is None:
         raise NotHere("This run has no summary; `ledger rebuild` makes it again.")
-    first, last = _steps_of(asked, entry, summary["last_step"])
+    first, last = steps_of(asked, entry)
     buckets, totals = _buckets(asked, entry, first, last)
     evals = asked.rows("SELECT * FROM evals WHERE run = ? ORDER BY step, entry", entry)
     events = asked.rows("SELECT * FROM run_events WHERE run = ? ORDER BY entry", entry)
     states = asked.rows("SELECT * FROM states WHERE run = ? ORDER BY step", entry)
     audits, units = audits_of(asked, entry)
-    shown = max(last, 1)
+    start = first - 1
     return Page(
         "run.html",
         row["name"],
@@ -73,10 +73,13 @@ def run(asked: Asked) -> Page:
                 entry,
             ),
             "config": grouped(json.loads(row["config"])),
-            "chart": _chart(asked, row["name"], buckets, evals, events, shown),
+            "chart": _chart(asked, row["name"], buckets, evals, events, start, last),
             "eval_names": list(dict.fromkeys(item["name"] for item in evals)),
-            "strip": coverage_strip(units, [state["step"] for state in states], last=shown),
-            "covered": covered(units, last) - covered(units, first - 1),
+            "strip": coverage_strip(
+                units, [state["step"] for state in states], start=start, last=last, below_chart=True
+            ),
+            "outcomes": {unit.outcome for unit in units},
+            "covered": covered(units, start, last),
             "first_step": first,
             "steps_made": max(last - first + 1, 0) if totals["count"] else 0,
             "totals": totals,
@@ -104,9 +107,15 @@ def audits_of(asked: Asked, run: int) -> tuple[list[dict[str, Any]], list[Unit]]
     return audits, [Unit(u["first"], u["last"], u["outcome"], asked.links.audit(u["audit"])) for u in rows]
 
 
-def _steps_of(asked: Asked, entry: int, last: int | None) -> tuple[int, int]:
-    first = asked.value("SELECT min(step) FROM steps WHERE run = ?", entry)
-    return (1, 0) if first is None or last is None else (first, last)
+def steps_of(asked: Asked, entry: int) -> tuple[int, int]:
+    """First and last step of a run in this ledger; a run without steps yet has (n + 1, n)."""
+    first, last = asked.ledger.connection.execute(
+        "SELECT min(step), max(step) FROM steps WHERE run = ?", (entry,)
+    ).fetchone()
+    if first is None:
+        begun = asked.value("SELECT coalesce(parent_step, 0) FROM runs WHERE entry = ?", entry) or 0
+        return begun + 1, begun
+    return first, last
 
 
 def _buckets(asked: Asked, entry: int, first: int, last: int) -> tuple[list[Bucket], dict[str, Any]]:
@@ -141,6 +150,7 @@ def _chart(
     buckets: list[Bucket],
     evals: list[dict[str, Any]],
     events: list[dict[str, Any]],
+    start: int,
     last: int,
 ) -> Any:
     series: dict[str, list[Mark]] = {}
@@ -150,4 +160,4 @@ def _chart(
             marks.append(Mark(item["step"], item["mean"], asked.links.entry(item["entry"])))
     drawn = [Event(e["step"], f"{e['kind']} after step {e['step']}") for e in events if e["kind"] != "end"]
     address = asked.links.steps(name) + "/"
-    return loss_chart(buckets, list(series.items()), drawn, last=last, step_href=address)
+    return loss_chart(buckets, list(series.items()), drawn, start=start, last=last, step_href=address)

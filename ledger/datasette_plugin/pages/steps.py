@@ -69,19 +69,24 @@ def step(asked: Asked) -> Page | Moved:
             return Moved(asked.links.entry(run["entry"]))
         raise NotHere(f"Run {run['name']} has no step {number} in this ledger.")
     found = evidence(asked, row["entry"])
-    return Page(
-        "step.html", f"Step {number} of {run['name']}", "runs", {"found": found, **step_context(asked, run, row)}
-    )
+    signed = found.predicate["computed"]["scalars"]
+    scalars = [(SCALARS.get(name, name), signed[name]) for name in sorted(signed, key=_scalar_order)]
+    context = {"found": found, "scalars": scalars, **_around(asked, run, row)}
+    return Page("step.html", f"Step {number} of {run['name']}", "runs", context)
 
 
-def step_context(asked: Asked, run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+def _scalar_order(name: str) -> tuple[int, str]:
+    known = list(SCALARS)
+    return (known.index(name) if name in known else len(known)), name
+
+
+def _around(asked: Asked, run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """What surrounds a step: its neighbours, audits, held-out losses, and the state stored there."""
     entry, number = run["entry"], row["step"]
     near = "SELECT step FROM steps WHERE run = ? AND step "
     return {
         "run": run,
         "row": row,
-        "scalars": SCALARS,
         "previous": asked.value(near + "< ? ORDER BY step DESC LIMIT 1", entry, number),
         "next": asked.value(near + "> ? ORDER BY step LIMIT 1", entry, number),
         "units": asked.rows(
