@@ -9,6 +9,11 @@
 
 namespace bitwitness::BITWITNESS_ISA {
 
+BW_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+BW_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+BW_INLINE int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+BW_INLINE int64_t round_up(int64_t n, int64_t to) { return ceiling(n, to) * to; }
+
 template <class V> BW_INLINE V load_as(const float* p) { V v; memcpy(&v, p, sizeof v); return v; }
 template <class V> BW_INLINE void store_as(float* p, V v) { memcpy(p, &v, sizeof v); }
 
@@ -23,12 +28,12 @@ template <class Body> BW_INLINE void share(Worker& worker, int64_t n, int64_t gr
   for (;;) {
     const int64_t begin = worker.take() * grain;
     if (begin >= n) return;
-    body(begin, begin + grain < n ? begin + grain : n);
+    body(begin, least(begin + grain, n));
   }
 }
 
 // Items of which each costs about `cost` element operations, in runs long enough to pay for taking them.
-BW_INLINE int64_t grain_for(int64_t cost) { return cost >= 8192 ? 1 : (8192 + cost - 1) / cost; }
+BW_INLINE int64_t grain_for(int64_t cost) { return ceiling(8192, cost); }
 
 constexpr int kSumLanes = 16;
 constexpr int kSumVectors = kSumLanes / kLanes;
@@ -45,7 +50,7 @@ BW_INLINE float fold_lanes(const float* lane) {
 template <class Add> BW_INLINE float rowsum(int64_t n, Add add) {
   float total = 0.0f;
   for (int64_t chunk = 0; chunk < n; chunk += kSumChunk) {
-    const int64_t end = chunk + kSumChunk < n ? chunk + kSumChunk : n;
+    const int64_t end = least(chunk + kSumChunk, n);
     Vf lanes[kSumVectors] = {};
     int64_t i = chunk;
     for (; i + kSumLanes <= end; i += kSumLanes) {

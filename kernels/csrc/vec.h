@@ -72,18 +72,24 @@ BW_INLINE Vf fma(Vf a, Vf b, Vf c) {
 
 typedef double Vd __attribute__((vector_size(16)));
 typedef int64_t Vl __attribute__((vector_size(16)));
+typedef float Vh __attribute__((vector_size(8)));
 
+BW_INLINE int64_t mask(bool condition) { return -static_cast<int64_t>(condition); }
+BW_INLINE Vl mask(Vl condition) { return condition; }
+
+// Written with what SSE2 has: no 64-bit comparison or product, which GCC 12 would do lane by lane, and then join
+// again wrongly (its SLP pass gave other bits at -O3; the flags of this build leave it out as well).
 template <class D, class L> BW_INLINE D add_rounded_to_odd(D product, D c) {
   const D sum = product + c;
   const D other = sum - product;  // Knuth's two-sum: `error` is exactly what `sum` lost
   const D error = (product - (sum - other)) + (c - other);
-  L sum_bits, error_bits;
+  L sum_bits;
   memcpy(&sum_bits, &sum, sizeof sum);
-  memcpy(&error_bits, &error, sizeof error);
   // Inexact and even: step to the odd neighbour on the side of the error. (An infinite sum has a NaN error.)
-  const L inexact = (error > 0.0) | (error < 0.0) ? L{} + 1 : L{};
-  const L away = (error_bits ^ sum_bits) < 0 ? L{} - 1 : L{} + 1;
-  sum_bits += away * (inexact & ~sum_bits & 1);
+  const L above = mask(error > 0.0), below = mask(error < 0.0), positive = mask(sum > 0.0);
+  const L step = (above | below) & ~sum_bits & 1;
+  const L inward = above ^ positive;  // all ones: towards zero, the step is subtracted
+  sum_bits += (step ^ inward) - inward;
   D odd;
   memcpy(&odd, &sum_bits, sizeof odd);
   return odd;
@@ -92,15 +98,16 @@ template <class D, class L> BW_INLINE D add_rounded_to_odd(D product, D c) {
 BW_INLINE float fma(float a, float b, float c) {
   return static_cast<float>(add_rounded_to_odd<double, int64_t>(static_cast<double>(a) * b, c));
 }
+BW_INLINE Vh fma_half(Vh a, Vh b, Vh c) {
+  const Vd product = __builtin_convertvector(a, Vd) * __builtin_convertvector(b, Vd);
+  return __builtin_convertvector((add_rounded_to_odd<Vd, Vl>(product, __builtin_convertvector(c, Vd))), Vh);
+}
 BW_INLINE Vf fma(Vf a, Vf b, Vf c) {
-  Vf r;
-  for (int i = 0; i < kLanes; i += 2) {
-    const Vd product = Vd{a[i], a[i + 1]} * Vd{b[i], b[i + 1]};
-    const Vd sum = add_rounded_to_odd<Vd, Vl>(product, Vd{c[i], c[i + 1]});
-    r[i] = static_cast<float>(sum[0]);
-    r[i + 1] = static_cast<float>(sum[1]);
-  }
-  return r;
+  const Vh low = fma_half(__builtin_shufflevector(a, a, 0, 1), __builtin_shufflevector(b, b, 0, 1),
+                          __builtin_shufflevector(c, c, 0, 1));
+  const Vh high = fma_half(__builtin_shufflevector(a, a, 2, 3), __builtin_shufflevector(b, b, 2, 3),
+                           __builtin_shufflevector(c, c, 2, 3));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3);
 }
 
 #endif

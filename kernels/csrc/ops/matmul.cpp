@@ -41,9 +41,6 @@ struct Blocks {
   BW_MEMBER int64_t count() const { return k / segment * per_segment + (k % segment + kBlock - 1) / kBlock; }
 };
 
-BW_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-BW_INLINE int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // What is packed together: columns column … column_end of B over blocks first … last − 1.
 struct Strip {
   int64_t column, panels, first, last, k_begin;
