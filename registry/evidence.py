@@ -64,16 +64,21 @@ class Entry:
         return f"entry {self.index} ({self.kind})"
 
 
-def open_checkpoint(note: str, policy: Policy) -> Checkpoint:
-    """The checkpoint of a note that the policy's log key signed for the policy's origin."""
+def log_verifier(policy: Policy) -> Verifier:
+    """The policy's log key. Raises PolicyUnusable."""
     try:
         verifier = Verifier.parse(policy.log.key)
     except BitwitnessError as error:
         raise PolicyUnusable(f"the policy's log.key is not usable: {error}") from error
     if verifier.name != policy.log.origin or verifier.type != ED25519:
         raise PolicyUnusable(f"the policy's log.key is not an Ed25519 key named {policy.log.origin}, its log.origin")
+    return verifier
+
+
+def open_checkpoint(note: str, policy: Policy) -> Checkpoint:
+    """The checkpoint of a note that the policy's log key signed for the policy's origin."""
     try:
-        found, _ = checkpoint.open_checkpoint(note, [verifier], policy.log.origin)
+        found, _ = checkpoint.open_checkpoint(note, [log_verifier(policy)], policy.log.origin)
     except (NoteError, SignatureError) as error:
         raise EvidenceRefused(f"the checkpoint is not one of the policy's log: {error}") from error
     if found.extensions:
@@ -110,8 +115,10 @@ def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]
     return entries
 
 
-def authenticate(entries: Sequence[Entry], policy: Policy) -> tuple[KeyRing, str]:
+def authenticate(entries: Sequence[Entry], head: Checkpoint, policy: Policy) -> tuple[KeyRing, str]:
     """Check every entry's signature and its signer's right to make it: the keys, and what they are in one line.
+
+    The root must have enrolled the pinned log key, too, and not have ended it before the checkpoint ``head``.
 
     `key` entries come first: only with all of them read is it known what was revoked, and from where on.
     """
@@ -134,6 +141,11 @@ def authenticate(entries: Sequence[Entry], policy: Policy) -> tuple[KeyRing, str
     for entry in entries:
         if entry.kind != "key":
             _verify(entry, ring)
+    log = ring.get(log_verifier(policy).key.keyid)
+    if log is None or log.role != "log":
+        raise EvidenceRefused("the pinned log key is not enrolled as a log key by the pinned root")
+    if log.until is not None and head.size > log.until:
+        raise EvidenceRefused(f"the log key is revoked from entry {log.until} on, the checkpoint covers {head.size}")
     ended = sum(1 for keyid in roles if (key := ring.get(keyid)) is not None and key.until is not None)
     said = ", ".join(sorted(f"{role} {keyid[:16]}…" for keyid, role in roles.items())[:8])
     return ring, f"{len(roles)} keys enrolled by the pinned root, {ended} revoked or replaced: {said}"

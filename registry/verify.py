@@ -9,8 +9,8 @@ release. Every file is read once, into memory that this process owns, and those 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ _T = TypeVar("_T")
 
 _CONFIG = "config.json"
 _SAFETENSORS = ".safetensors"
+_THREADS_FROM = 4 << 20
 
 
 @dataclass
@@ -132,7 +133,7 @@ def _authenticate(
         return None
 
     def signatures_step() -> tuple[str, KeyRing]:
-        ring, described = evidence.authenticate(entries, policy)
+        ring, described = evidence.authenticate(entries, checkpoint, policy)
         return f"{len(entries)} entries signed by keys that may sign them; {described}", ring
 
     ring = verdict.attempt("signatures", "CRYPTO", signatures_step)
@@ -172,24 +173,17 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict) -> di
         if len(listed) != len(traced.release.predicate["files"]):
             raise FolderRefused("the release lists a file twice")
         wrong = [f"{name} is not listed in the release" for name in folder.names - listed.keys() - {bundle.FILE_NAME}]
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            digests: dict[str, Future[str]] = {}
-            for name, item in sorted(listed.items()):
-                try:
-                    data = folder.read(name, limit=item["bytes"])
-                except FolderRefused as error:
-                    wrong.append(str(error))
-                    continue
-                files[name] = data
-                if len(data) != item["bytes"]:
-                    wrong.append(f"{name} has {len(data)} bytes, the release says {item['bytes']}")
-                else:
-                    digests[name] = pool.submit(_sha256, data)
-            wrong += [
-                f"{name} has other bytes than the release says"
-                for name, digest in digests.items()
-                if digest.result() != listed[name]["sha256"]
-            ]
+        for name, item in sorted(listed.items()):
+            try:
+                files[name] = folder.read(name, limit=item["bytes"])
+            except FolderRefused as error:
+                wrong.append(str(error))
+        digests = _sha256_all([files[name] for name in sorted(files)])
+        for name, digest in zip(sorted(files), digests, strict=True):
+            if len(files[name]) != listed[name]["bytes"]:
+                wrong.append(f"{name} has {len(files[name])} bytes, the release says {listed[name]['bytes']}")
+            elif digest != listed[name]["sha256"]:
+                wrong.append(f"{name} has other bytes than the release says")
         if wrong:
             raise FolderRefused("; ".join(sorted(wrong)[:5]))
         return f"{len(listed)} files, each with the signed SHA-256, and no others", True
@@ -207,8 +201,12 @@ def _check_config(files: Mapping[str, bytearray], traced: lineage.Lineage, verdi
     verdict.attempt("config", "CRYPTO", step)
 
 
-def _sha256(data: bytearray) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sha256_all(buffers: Sequence[bytearray]) -> list[str]:
+    """Hash whole files, several large ones at a time (hashing releases the interpreter)."""
+    if sum(map(len, buffers)) < _THREADS_FROM:
+        return [hashlib.sha256(data).hexdigest() for data in buffers]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(lambda data: hashlib.sha256(data).hexdigest(), buffers))
 
 
 def _check_weights(

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 import safetensors
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
+
 from bitwitness.ledger.safetensors_header import (
     DTYPE_BITS,
     HEADER_LIMIT,
@@ -20,9 +24,6 @@ from bitwitness.ledger.safetensors_header import (
     write_file,
     write_order,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.torch import save
 
 _VECTORS = Path(os.environ.get("BITWITNESS_VECTORS", Path(__file__).parents[3] / "shared" / "vectors"))
 _MALFORMED = _VECTORS / "safetensors" / "malformed.json"
@@ -123,9 +124,7 @@ def test_the_public_library_accepts_what_we_must_refuse() -> None:
 
 
 def test_every_truncation_is_refused() -> None:
-    data = save(
-        {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.ones(2, dtype=torch.int64)}
-    )
+    data = save({"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.ones(2, dtype=torch.int64)})
     table = read_header(data)
     assert [(e.name, e.dtype, e.shape, e.nbytes) for e in table.tensors] == [
         ("b", "I64", (2,), 16),
@@ -196,3 +195,27 @@ def test_writer_refuses_what_the_reader_would(tmp_path: Path) -> None:
     write_file(tmp_path / "x", {"a": ("F32", (1,), four)})
     with pytest.raises(FileExistsError):
         write_file(tmp_path / "x", {"a": ("F32", (1,), four)})
+
+
+_VALID = save({"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.ones(2, dtype=torch.int64)})
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, len(_VALID) - 1), st.integers(0, 255)), min_size=1, max_size=3),
+    cut=st.integers(0, len(_VALID)),
+)
+def test_what_we_accept_the_public_library_accepts(changes: list[tuple[int, int]], cut: int) -> None:
+    data = bytearray(_VALID)
+    for position, value in changes:
+        data[position] = value
+    for candidate in (bytes(data), bytes(data[:cut])):
+        try:
+            table = read_header(candidate)
+        except SafetensorsError:
+            continue
+        public = dict(safetensors.deserialize(candidate))
+        assert {entry.name: (entry.dtype, entry.shape) for entry in table.tensors} == {
+            name: (info["dtype"], tuple(info["shape"])) for name, info in public.items()
+        }
+        for entry in table.tensors:
+            assert candidate[entry.begin : entry.end] == public[entry.name]["data"]

@@ -193,6 +193,8 @@ LIES: list[tuple[str, str, Lie]] = [
     ("signatures", "revoked", lambda f: _revoke(f, "trainer", 0)),
     ("signatures", "a trainer key signed it", lambda f: f.change(f.find("release"), role="trainer")),
     ("signatures", "a publisher key signed it", lambda f: f.change(f.find("audit"), role="publisher")),
+    ("signatures", "the pinned log key is not enrolled", lambda f: f.shown.remove(1)),
+    ("signatures", "the log key is revoked from entry 18 on", lambda f: _revoke(f, "log", 18)),
     ("signatures", "there is no", lambda f: (f.shown.remove(4), _revoke(f, "publisher", 99))),
     ("inclusion", "one statement under two signatures", _twice_in_the_log),
     ("inclusion", "../../secret", _traversal),

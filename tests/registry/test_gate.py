@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bitwitness.ledger import jcs
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import Policy, load_policy
 from bitwitness.registry.register import register
@@ -61,16 +65,12 @@ def _every_byte(path: Path, policy: Policy) -> None:
     assert exit_code(examine(path.parent, policy).checks) == 0
 
 
-def test_every_byte_of_the_bundle_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["provenance.json", "model.safetensors", "config.json"])
+def test_every_byte_counts(tmp_path: Path, name: str) -> None:
     made = project_fixture.make_lean(tmp_path / "project")
     folder = register(made.project, "lean", "small").path
     policy = load_policy(made.policy)
-    _every_byte(folder / "provenance.json", policy.model_copy(update={"rules": type(policy.rules)()}))
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_every_byte_of_the_files_counts(registered: Registered, name: str) -> None:
-    _every_byte(registered.folder / name, load_policy(registered.policy))
+    _every_byte(folder / name, policy.model_copy(update={"rules": type(policy.rules)()}))
 
 
 def test_a_flipped_weight_names_its_tensor(registered: Registered) -> None:
@@ -88,3 +88,30 @@ def test_every_truncation_of_the_weights_is_refused(registered: Registered) -> N
     for length in [*range(0, 64), *range(64, len(data), 37)]:
         path.write_bytes(data[:length])
         registered.refused("weights")
+
+
+def _paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield (*above, key)
+        yield from _paths(item, (*above, key))
+
+
+def test_every_part_of_the_bundle_is_needed(registered: Registered) -> None:
+    """Removing any object key or list item is found; so is putting a 0 in its place."""
+    policy, path = load_policy(registered.policy), registered.folder / "provenance.json"
+    honest = jcs.parse(path.read_bytes())
+    for place in _paths(honest):
+        for replace in (False, True):
+            changed = copy.deepcopy(honest)
+            parent = changed
+            for key in place[:-1]:
+                parent = parent[key]
+            if not replace:
+                del parent[place[-1]]
+            elif parent[place[-1]] != 0:
+                parent[place[-1]] = 0
+            else:
+                continue
+            path.write_bytes(jcs.encode(changed))
+            assert exit_code(examine(registered.folder, policy).checks) == 1, (place, replace)
