@@ -111,9 +111,7 @@ def read_header(data: bytes | bytearray | memoryview, source: str = "safetensors
     return Header(tuple(entries), metadata, start)
 
 
-def encode_header(
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None
-) -> bytes:
+def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None) -> bytes:
     """The one header written for these (dtype, shape): length, JSON, spaces up to 8-byte alignment.
 
     Tensors lie as the public library lays them: widest dtype first, then by name. With at most one metadata
