@@ -16,9 +16,10 @@ from markupsafe import Markup
 from .display import real
 
 WIDTH, HEIGHT = 960, 340
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 52, 30, 14, 34
 MAX_BUCKETS = 480
 MAX_ZONES = 240
+MAX_DOTS = 60
 
 
 @dataclass(frozen=True)
@@ -192,19 +193,26 @@ def _zones(buckets: Sequence[Bucket], x: Scale, step_href: str) -> list[Markup]:
 
 
 def _held_out(name: str, marks: Sequence[Mark], number: int, x: Scale, y: Scale) -> Markup:
-    finite = [mark for mark in marks if math.isfinite(mark.value)]
+    """A dashed line through the marks, and dots that lead to their records; of many marks only some have a dot."""
+    finite = thinned([mark for mark in marks if math.isfinite(mark.value)], MAX_BUCKETS)
     series = number % 3 + 1
     points = [(float(mark.step), mark.value) for mark in finite]
     line = Markup('<path class="held series{}" d="{}"/>').format(series, _path(points, x, y)) if len(points) > 1 else ""
-    radius = 3.5 if len(finite) <= 80 else 2
     dots = [
         Markup(
-            '<a class="mark series{}" href="{}"><circle cx="{}" cy="{}" r="{}"/>'
+            '<a class="mark series{}" href="{}"><circle cx="{}" cy="{}" r="3.5"/>'
             "<title>{}, after step {}: {}</title></a>"
-        ).format(series, mark.href, _n(x(mark.step)), _n(y(mark.value)), radius, name, mark.step, real(mark.value))
-        for mark in finite
+        ).format(series, mark.href, _n(x(mark.step)), _n(y(mark.value)), name, mark.step, real(mark.value))
+        for mark in thinned(finite, MAX_DOTS)
     ]
     return Markup("").join([line, *dots])
+
+
+def thinned(marks: Sequence[Mark], most: int) -> Sequence[Mark]:
+    """At most `most` of the marks, evenly spaced, the first and the last among them."""
+    if len(marks) <= most:
+        return marks
+    return [marks[round(number * (len(marks) - 1) / (most - 1))] for number in range(most)]
 
 
 def _event(event: Event, x: Scale) -> Markup:

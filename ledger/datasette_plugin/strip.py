@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .chart import LEFT, RIGHT, WIDTH, step_scale
+from .chart import LEFT, RIGHT, WIDTH, Scale, step_scale
 
 HEIGHT = 30
 _BAR_TOP, _BAR_HEIGHT = 12, 12
+MAX_MARKS = 60
 # Later ones are painted over earlier ones.
 _ORDER = ("inconclusive", "redacted", "unavailable", "match", "mismatch")
 
@@ -59,6 +60,7 @@ def coverage_strip(
     for unit in sorted(units, key=lambda unit: _ORDER.index(unit.outcome) if unit.outcome in _ORDER else 0):
         left, right = x(max(unit.first - 1, start)), x(min(max(unit.last, start), last))
         width = max(right - left, 3.0)
+        left = min(left, x.end - width)
         where = "the initial state" if unit.last == 0 else _steps(unit)
         parts.append(
             Markup(
@@ -66,15 +68,20 @@ def coverage_strip(
                 "<title>{}: {}</title></a>"
             ).format(unit.href, unit.outcome, left, _BAR_TOP, width, _BAR_HEIGHT, where, unit.outcome)
         )
-    parts += [
-        Markup('<path class="state" d="M{:.1f},{}l-3.5,-7h7z"><title>state stored after step {}</title></path>').format(
-            x(step), _BAR_TOP - 1, step
-        )
-        for step in states
-    ]
+    parts += _states(states, x)
     return Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         WIDTH, HEIGHT, label, Markup("").join(parts)
     )
+
+
+def _states(states: Sequence[int], x: Scale) -> list[Markup]:
+    """A mark for each stored state; where they would touch, thin lines, one for each pixel at most."""
+    crowded = len(states) > MAX_MARKS
+    shape = Markup('<path class="state" d="M{:.1f},{}l-3.5,-7h7z"><title>state stored after step {}</title></path>')
+    if crowded:
+        shape = Markup('<path class="state line" d="M{:.1f},{}v-5"><title>state stored after step {}</title></path>')
+        states = list({round(x(step)): step for step in states}.values())
+    return [shape.format(x(step), _BAR_TOP - 1, step) for step in states]
 
 
 def _steps(unit: Unit) -> str:
