@@ -17,7 +17,7 @@ from . import merkle
 from .checkpoint import open_checkpoint
 from .entries import check
 from .envelope import open_envelope
-from .errors import BitwitnessError, EntryError, FoundWrong
+from .errors import EntryError, FoundWrong
 from .keys import PublicKey
 from .note import Verifier
 from .trust import Trust
@@ -109,14 +109,13 @@ def verify_ledger(
     """Verify a ledger file. Without `trust` the file's own first entry and origin stand in for pinned keys.
 
     Everything is read in one moment of the file, so a writer may go on meanwhile. `on_nodes` is told the perfect
-    subtrees that each entry completes, itself first. Raises BitwitnessError if the file cannot be verified at all.
+    subtrees that each entry completes, itself first. Nothing wrong with the file raises; it is in the report.
     """
     report = LedgerReport()
     try:
         with closing(connect(path)) as connection:
             connection.execute("BEGIN")
-            _verify(path, connection, trust, report, processes, on_nodes)
-            report.complete = True
+            report.complete = _verify(path, connection, trust, report, processes, on_nodes)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
         report.fault("file", "ledger", None, f"cannot be read: {error}")
     return report
@@ -129,23 +128,28 @@ def _verify(
     report: LedgerReport,
     processes: int | None,
     on_nodes: Callable[[list[merkle.Node]], None],
-) -> None:
+) -> bool:
+    """Fill the report; False if the checks could not be made for want of a root key."""
     rows = connection.execute("SELECT origin FROM ledger").fetchall()
     origin = _text(rows[0][0]) if len(rows) == 1 else None
     if origin is None:
         report.fault("file", "ledger", None, "the origin is missing")
     elif trust is not None and origin != trust.origin:
         report.fault("file", "ledger", None, f"the log is {origin}, not {trust.origin}")
-    keys = _key_ring(connection, trust, report)
+    root = trust.root if trust is not None else _first_key(connection, report)
+    if root is None:
+        return False
+    keys = _key_ring(connection, root, report)
     links = _Links(report, keys)
     sizes = _checkpoint_sizes(connection)
     roots: dict[int, bytes] = {0: merkle.EMPTY_ROOT}
-    tree = merkle.Frontier()
+    tree, expected = merkle.Frontier(), 0
     for opened in examine_all(path, connection, keys, processes):
         for name, detail in opened.faults:
             report.fault(name, "entries", opened.number, detail)
-        if opened.number != tree.size:
-            report.fault("entries", "entries", opened.number, f"entry {tree.size} is missing")
+        if opened.number != expected:
+            report.fault("entries", "entries", expected, f"missing, up to entry {opened.number}")
+        expected = opened.number + 1
         on_nodes(tree.append(opened.leaf_hash))
         report.disowned += opened.disowned
         if opened.facts is not None:
@@ -154,6 +158,7 @@ def _verify(
             roots[tree.size] = tree.root()
     report.size, report.root = tree.size, tree.root()
     _check_checkpoints(connection, trust, origin, keys, roots, report)
+    return True
 
 
 # What links entries, in order -----------------------------------------------------------------------------
@@ -234,14 +239,8 @@ class _Links:
 # Keys and checkpoints -------------------------------------------------------------------------------------
 
 
-def _key_ring(connection: sqlite3.Connection, trust: Trust | None, report: LedgerReport) -> KeyRing:
+def _key_ring(connection: sqlite3.Connection, root: PublicKey, report: LedgerReport) -> KeyRing:
     """All keys, from the `key` entries in order. They are few, and all other signatures need them."""
-    first = connection.execute("SELECT payload, signature FROM entries WHERE idx = 0").fetchone()
-    root = trust.root if trust is not None else None
-    if root is None and first is not None:
-        root = _first_key(first, report)
-    if root is None:
-        raise BitwitnessError("the ledger has no entry that enrols a root key, and no policy names one")
     ring = KeyRing(root)
     # A needle that every key entry's canonical payload holds; what else holds it is opened and passed over.
     rows = connection.execute(
@@ -259,14 +258,18 @@ def _key_ring(connection: sqlite3.Connection, trust: Trust | None, report: Ledge
     return ring
 
 
-def _first_key(row: tuple[Any, Any], report: LedgerReport) -> PublicKey | None:
+def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKey | None:
+    """The root key that the ledger itself names, for want of a pinned one."""
+    row = connection.execute("SELECT payload, signature FROM entries WHERE idx = 0").fetchone()
     try:
+        if row is None:
+            raise EntryError("there is no first entry to enrol a root key, and no policy pins one")
         envelope = open_envelope(entry_bytes(*row))
         if check(envelope.statement).name != "key":
             raise EntryError("does not enrol the root key")
         return PublicKey.from_hex(envelope.statement["predicate"]["key"]["public"])
     except FoundWrong as error:
-        report.fault("signatures", "entries", 0, str(error))
+        report.fault("entries", "entries", 0, str(error))
         return None
 
 

@@ -1,0 +1,153 @@
+"""fsck: with the triggers dropped, every edit of every table is found and named."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger import derived_schema
+from bitwitness.ledger.fsck import FsckReport, examine
+from bitwitness.ledger.store import LedgerDamaged, LedgerNotFound, NotALedger
+from bitwitness.ledger.trust import load_trust
+
+from . import serve_sample
+from . import small_ledger as small
+
+BASE = ("ledger", "entries", "nodes", "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = serve_sample.build(tmp_path_factory.mktemp("fsck") / "sample", 12).ledger_path
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.fixture
+def copy(sample: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(sample, tmp_path / "ledger.db"))
+
+
+def edit(path: Path, script: str) -> None:
+    """Run SQL as somebody would who has the file and wants to change it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.executescript(script)
+
+
+def found(report: FsckReport) -> set[str]:
+    return {fault.table for fault in (*report.faults, *report.ledger.faults)} - {"sqlite_schema"}
+
+
+def test_a_sound_ledger_has_no_faults(sample: Path) -> None:
+    report = examine(sample)
+    assert report.exit_code == 0, report.checks
+    answer = report.to_json()
+    assert answer["verified"] is True and answer["faults"] == []
+    assert all(set(item) == {"name", "ok", "detail"} for item in answer["checks"])
+
+
+def test_missing_and_foreign_triggers_and_tables_are_found(copy: Path) -> None:
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        connection.executescript(
+            "DROP TRIGGER nodes_no_delete; DROP INDEX log_by_seq; DROP VIEW models;"
+            "CREATE TRIGGER extra AFTER INSERT ON entries BEGIN SELECT 1; END;"
+            "DROP TRIGGER steps_no_update;"
+            "CREATE TRIGGER steps_no_update BEFORE UPDATE ON steps WHEN 0 BEGIN SELECT 1; END"
+        )
+    report = examine(copy)
+    details = {fault.detail for fault in report.faults}
+    assert details == {
+        "trigger nodes_no_delete is missing",
+        "unique log_by_seq is missing",
+        "view models is missing",
+        "trigger extra does not belong here",
+        "steps_no_update is defined otherwise",
+    }
+
+
+_OTHER = {"INTEGER": "{0} + 1000", "TEXT": "{0} || 'z'", "REAL": "{0} + 0.125", "BLOB": "zeroblob(length({0}))"}
+
+
+def test_every_edited_column_of_every_table_is_found(sample: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(sample)) as connection:
+        tables = {
+            table: connection.execute(f"PRAGMA table_info({table})").fetchall()
+            for table in (*BASE, *derived_schema.TABLE_NAMES)
+            if connection.execute(f"SELECT 1 FROM {table}").fetchone()
+        }
+    path = tmp_path / "ledger.db"
+    for table, columns in tables.items():
+        for _number, name, kind, _not_null, _default, key in columns:
+            shutil.copy(sample, path)
+            where = f"rowid = (SELECT max(rowid) FROM {table} WHERE {name} IS NOT NULL)"
+            if table in ("run_datasets", "steps", "audit_units", "release_files", "payloads"):
+                where = f"{name} = (SELECT max({name}) FROM {table})"
+            if key and table in ("steps", "audit_units"):
+                where = "1"  # so that no two rows collide
+            with closing(sqlite3.connect(path)) as connection:
+                if connection.execute(f"SELECT 1 FROM {table} WHERE {where}").fetchone() is None:
+                    continue  # a column that is empty throughout
+            edit(path, f"UPDATE {table} SET {name} = {_OTHER[kind].format(name)} WHERE {where}")
+            report = examine(path, load_trust(sample.with_name("trust.toml")))
+            assert report.exit_code == 1
+            assert table in found(report), f"{table}.{name}"
+
+
+def test_missing_and_invented_rows_are_found(sample: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    for table in ("entries", "nodes", "log", "steps", "keys", "payloads", "audit_units", "evals"):
+        shutil.copy(sample, path)
+        key = {"steps": "step", "payloads": "digest", "audit_units": "position", "log": "entry"}.get(table, "rowid")
+        edit(path, f"DELETE FROM {table} WHERE {key} = (SELECT min({key}) FROM {table})")
+        assert table in found(examine(path)), table
+    for row in (
+        "nodes (pos, level, idx, hash) VALUES (9999, 1, 1, zeroblob(32))",
+        "key_revocations (entry, key, from_index, time) VALUES (3, 1, 1, '')",
+        "checkpoints (id, size, note) VALUES (77, 1, 'x')",
+        "payloads (digest, entry) VALUES ('00', 3)",
+    ):
+        shutil.copy(sample, path)
+        edit(path, f"INSERT INTO {row}")
+        assert row.split()[0] in found(examine(path)), row
+
+
+def test_an_edited_entry_is_named(copy: Path) -> None:
+    edit(copy, "UPDATE entries SET payload = replace(payload, 'pystdlib', 'pystdliz') WHERE idx = 5")
+    report = examine(copy)
+    assert ("entries", 5) in {(fault.table, fault.index) for fault in report.ledger.faults}
+
+
+def test_entries_that_are_cut_off_are_missed_by_the_checkpoint(copy: Path) -> None:
+    edit(copy, "DELETE FROM entries WHERE idx >= 20; DELETE FROM nodes WHERE pos >= 18")
+    report = examine(copy)
+    assert any(fault.table == "checkpoints" and "the ledger holds 20" in fault.detail for fault in report.ledger.faults)
+
+
+def test_files_that_are_no_ledger_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(LedgerNotFound):
+        examine(tmp_path / "none.db")
+    (tmp_path / "x.db").write_bytes(b"x" * 5000)
+    with pytest.raises(NotALedger):
+        examine(tmp_path / "x.db")
+
+
+def test_damaged_pages_are_faults_not_exceptions(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    small.with_run(path, 60).close()
+    data = path.read_bytes()
+    verdicts = set()
+    for start in range(100, len(data) - 64, len(data) // 50):
+        path.write_bytes(data[:start] + b"\xa5" * 64 + data[start + 64 :])
+        try:
+            verdicts.add(examine(path).exit_code)
+        except (LedgerDamaged, NotALedger) as error:
+            assert "\n" not in str(error)
+    assert 1 in verdicts and verdicts <= {0, 1}
