@@ -16,6 +16,7 @@ from .errors import BitwitnessError
 from .jcs import f64_from_hex
 from .store import Ledger, NoSuchEntry
 
+_INDEX = re.compile("0|[1-9][0-9]{0,18}")
 _HASH_PREFIX = re.compile("[0-9a-f]{8,64}")
 
 
@@ -95,9 +96,14 @@ def find_run(ledger: Ledger, text: str) -> str:
     return run
 
 
+def is_index(ledger: Ledger, text: str) -> bool:
+    """Whether a text names an entry by its index; else it may be a hash or a run's name."""
+    return bool(_INDEX.fullmatch(text)) and int(text) < ledger.size
+
+
 def find_entry(ledger: Ledger, text: str) -> int:
     """The index of an entry given by index or by 8 or more digits of its leaf hash. Raises NoSuchEntry."""
-    if text.isdecimal() and int(text) < ledger.size:
+    if is_index(ledger, text):
         return int(text)
     if _HASH_PREFIX.fullmatch(text):
         found = ledger.find_prefix(text)

@@ -53,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
         return answer if isinstance(answer, int) else 0
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
         # The reader (head, less) has gone; what it wanted, it got. Python must not flush to it once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error if isinstance(error, OSError) else error.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
         return 0
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")

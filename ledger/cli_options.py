@@ -80,4 +80,4 @@ class PassphraseNeeded(BitwitnessError):
     """A key is encrypted, and there is neither a variable nor a terminal to get its passphrase from."""
 
     def __init__(self) -> None:
-        super().__init__(f"the key is encrypted; set ${PASSPHRASE_VARIABLE} or ${PASSPHRASE_FILE_VARIABLE}")
+        super().__init__(f"a passphrase is needed; set ${PASSPHRASE_VARIABLE} or ${PASSPHRASE_FILE_VARIABLE}")

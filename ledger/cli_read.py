@@ -42,10 +42,10 @@ def show(
 
     Example: ledger show 12
     """
-    from .browse import find_entry, listed, run_summary
+    from .browse import find_entry, is_index, listed, run_summary
 
     with current_project().open_ledger() as ledger:
-        run = None if what.isdecimal() else ledger.find_run(what)
+        run = None if is_index(ledger, what) else ledger.find_run(what)
         index = find_entry(ledger, what if run is None else run)
         item = listed(ledger, index)
         if raw:
