@@ -174,7 +174,7 @@ class ProvenEntry:
 
 
 def extra_bytes(entry: bytes, signer: ProvenEntry) -> bytes:
-    """What goes into a proof file's `extra` line so that the file stands alone (docs/formats/proof.md).
+    """What goes into a proof file's `extra` line so that the file stands alone (docs/formats/standalone-proof.md).
 
     JCS of {"entry", "signer": {"entry", "hashes", "index"}}: the entry, and the `key` entry that enrols its signer
     with an inclusion proof to the same checkpoint.
