@@ -12,6 +12,7 @@ namespace bitwitness {
 namespace {
 
 constexpr int kMaxThreads = 256;
+constexpr int64_t kLine = 64;  // temp buffers begin on cache lines
 
 int64_t elements_of(const std::vector<int64_t>& shape) {
   int64_t n = 1;
@@ -94,11 +95,6 @@ void check_call_spec(const std::vector<BufferSpec>& buffers, const CallSpec& cal
   }
 }
 
-Executor::Memory Executor::allocate(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  return Memory(static_cast<char*>(::operator new[](static_cast<size_t>(bytes), std::align_val_t{kAlignment})));
-}
-
 Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>& calls, int64_t arena_bytes, int threads)
     : buffers_(std::move(buffers)), nanoseconds_(calls.size()), threads_(threads) {
   if (threads < 1 || threads > kMaxThreads) {
@@ -110,7 +106,7 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
     const BufferSpec& buffer = buffers_[i];
     if (buffer.kind != BufferKind::Temp) {
       external[i] = externals++;
-    } else if (buffer.arena_offset < 0 || buffer.arena_offset % kAlignment != 0 ||
+    } else if (buffer.arena_offset < 0 || buffer.arena_offset % kLine != 0 ||
                elements_of(buffer.shape) * 4 > arena_bytes - buffer.arena_offset) {
       throw KernelError("temp buffer " + buffer.name + " lies outside the arena of the plan");
     }

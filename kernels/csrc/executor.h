@@ -2,12 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <vector>
 
+#include "memory.h"
 #include "operator.h"
 #include "signature.h"
 
@@ -61,13 +60,6 @@ class Executor {
     int call, operand, buffer;
     int64_t bytes;
   };
-  struct AlignedDelete {
-    void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t{kAlignment}); }
-  };
-  using Memory = std::unique_ptr<char[], AlignedDelete>;
-  static constexpr size_t kAlignment = 64;
-  static Memory allocate(int64_t bytes);
-
   void work(Worker& worker);
 
   std::vector<BufferSpec> buffers_;

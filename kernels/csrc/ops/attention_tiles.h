@@ -4,6 +4,7 @@
 
 #include "../functions.h"
 #include "../loops.h"
+#include "blocks.h"
 #include "tile.h"
 
 namespace bitwitness::BITWITNESS_ISA {

@@ -5,6 +5,7 @@
 // packed into shared memory by all workers, then each takes tasks, packs its rows of A, and fills 6×16 tiles.
 #include "../loops.h"
 #include "../operators.h"
+#include "blocks.h"
 #include "tile.h"
 
 namespace bitwitness::BITWITNESS_ISA {
@@ -25,20 +26,6 @@ struct Product {
   int64_t m, n, k;
   bool accumulate;
   int64_t segment;  // K-blocks restart at its multiples; 0: none
-};
-
-// The K-blocks of a product, numbered ascending.
-struct Blocks {
-  int64_t k, segment, per_segment;
-
-  BW_MEMBER Blocks(int64_t k, int64_t segment)
-      : k(k), segment(segment ? segment : k), per_segment((this->segment + kBlock - 1) / kBlock) {}
-  BW_MEMBER int64_t begin(int64_t block) const {
-    const int64_t at = block / per_segment * segment + block % per_segment * kBlock;
-    return at < k ? at : k;
-  }
-  BW_MEMBER int64_t end(int64_t block) const { return begin(block + 1); }
-  BW_MEMBER int64_t count() const { return k / segment * per_segment + (k % segment + kBlock - 1) / kBlock; }
 };
 
 // What is packed together: columns column … column_end of B over blocks first … last − 1.

@@ -1,11 +1,10 @@
 // Root mean square norm, with the residual addition before it, and its gradient.
 #include "../loops.h"
 #include "../operators.h"
+#include "blocks.h"
 
 namespace bitwitness::BITWITNESS_ISA {
 namespace {
-
-constexpr int64_t kRowBlock = 256;  // the K-block of docs/arithmetic.md, over rows
 
 // One row: s = rowsum(x·x), r = 1/√(s/D + ε), y = (x·r)·g. Returns r.
 BW_INLINE float normalise(const float* x, const float* gain, float* y, int64_t width, float epsilon) {
@@ -48,19 +47,24 @@ void add_rmsnorm(const Call& call, Worker& worker) {
   });
 }
 
-// s = rowsum(fma(dy·g, x, ·)), c = (((s·r)·r)·r)/D, dx = dz + fma(−x, c, (dy·g)·r).
-BW_INLINE void input_gradient(const float* x, const float* gain, float r, const float* dy, const float* dz, float* dx,
-                              int64_t width) {
+// One row: s = rowsum(fma(dy·g, x, ·)), c = (((s·r)·r)·r)/D, dx = dz + fma(−x, c, (dy·g)·r); and the row's term of the
+// gain's gradient, dgain = fma(dy, x·r, dgain), while x and dy are at hand.
+BW_INLINE void row_gradient(const float* x, const float* gain, float r, const float* dy, const float* dz, float* dx,
+                            float* dgain, int64_t width) {
   const float s = rowsum(width, [&]<class V>(int64_t i, V lane) {
     return fma(load_as<V>(dy + i) * load_as<V>(gain + i), load_as<V>(x + i), lane);
   });
   const float c = (((s * r) * r) * r) / static_cast<float>(width);
   for_each(0, width, [&]<class V>(int64_t i) {
-    const V scaled = (load_as<V>(dy + i) * load_as<V>(gain + i)) * splat<V>(r);
-    store_as(dx + i, load_as<V>(dz + i) + fma(-load_as<V>(x + i), splat<V>(c), scaled));
+    const V xi = load_as<V>(x + i), dyi = load_as<V>(dy + i);
+    const V scaled = (dyi * load_as<V>(gain + i)) * splat<V>(r);
+    store_as(dx + i, load_as<V>(dz + i) + fma(-xi, splat<V>(c), scaled));
+    store_as(dgain + i, fma(dyi, xi * splat<V>(r), load_as<V>(dgain + i)));
   });
 }
 
+// The gain's gradient is a block sum over rows: workers take blocks, each leaving its sum in shared memory, and the
+// sums are added in order, workers dividing the columns.
 void rmsnorm_backward(const Call& call, Worker& worker) {
   const float* const x = call.f32(0);
   const float* const gain = call.f32(1);
@@ -69,37 +73,30 @@ void rmsnorm_backward(const Call& call, Worker& worker) {
   const float* const dz = call.f32(4);
   float* const dx = call.f32(5);
   float* const dgain = call.f32(6);
-  const int64_t rows = call.dim(0, 0), width = call.dim(0, 1);
-  const int64_t segment = call.integer(0) ? call.integer(0) : rows;
-  // The gain's gradient is a sum over rows: workers divide its columns, each going through all rows in order.
-  share(worker, width, 64, [&](int64_t begin, int64_t end) {
-    float block[64];
-    for (int64_t row = 0; row < rows;) {
-      const int64_t segment_end = (row / segment + 1) * segment;
-      int64_t block_end = row + kRowBlock < segment_end ? row + kRowBlock : segment_end;
-      if (block_end > rows) block_end = rows;
-      memset(block, 0, sizeof block);
-      for (; row < block_end; ++row) {
-        const float* const xr = x + row * width;
-        const float* const dyr = dy + row * width;
-        const float scale = r[row];
-        for_each(begin, end, [&]<class V>(int64_t j) {
-          float* const at = block + (j - begin);
-          store_as(at, fma(load_as<V>(dyr + j), load_as<V>(xr + j) * splat<V>(scale), load_as<V>(at)));
-        });
-      }
-      for_each(begin, end, [&]<class V>(int64_t j) {
-        store_as(dgain + j, load_as<V>(dgain + j) + load_as<V>(block + (j - begin)));
+  const int64_t width = call.dim(0, 1);
+  const Blocks blocks(call.dim(0, 0), call.integer(0));
+  float* const sums = static_cast<float*>(worker.shared());
+  share(worker, blocks.count(), 1, [&](int64_t block, int64_t) {
+    float* const sum = sums + block * width;
+    memset(sum, 0, width * sizeof(float));
+    for (int64_t row = blocks.begin(block); row < blocks.end(block); ++row) {
+      const int64_t at = row * width;
+      row_gradient(x + at, gain, r[row], dy + at, dz + at, dx + at, sum, width);
+    }
+  });
+  worker.barrier();
+  share(worker, width, grain_for(blocks.count()), [&](int64_t begin, int64_t end) {
+    for (int64_t block = 0; block < blocks.count(); ++block) {
+      for_each(begin, end, [&]<class V>(int64_t i) {
+        store_as(dgain + i, load_as<V>(dgain + i) + load_as<V>(sums + block * width + i));
       });
     }
   });
-  worker.barrier();  // also starts the task count again
-  share(worker, rows, grain_for(3 * width), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i * width;
-      input_gradient(x + row, gain, r[i], dy + row, dz + row, dx + row, width);
-    }
-  });
+}
+
+Scratch backward_scratch(const Call& call, int) {
+  const Blocks blocks(call.dim(0, 0), call.integer(0));
+  return {blocks.count() * call.dim(0, 1) * static_cast<int64_t>(sizeof(float)), 0};
 }
 
 }  // namespace
@@ -112,6 +109,6 @@ const Operator kAddRmsnorm = {
 const Operator kRmsnormBackward = {
     "rmsnorm_backward", 1,
     "in x[R,D], in g[D], in r[R], in dy[R,D], in dz[R,D], out dx[R,D], inout dg[D]", "segment: natural",
-    "dx may be dz", rmsnorm_backward};
+    "dx may be dz", rmsnorm_backward, backward_scratch};
 
 }  // namespace bitwitness::BITWITNESS_ISA

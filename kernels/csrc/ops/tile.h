@@ -11,7 +11,6 @@ namespace bitwitness::BITWITNESS_ISA {
 constexpr int kTileRows = 6;
 constexpr int kTileColumns = 16;
 constexpr int kTileVectors = kTileColumns / kLanes;
-constexpr int64_t kBlock = 256;  // the K-block of docs/arithmetic.md
 
 struct Tile {
   Vf at[kTileRows][kTileVectors];
