@@ -6,6 +6,7 @@ offers the proof file and the commands by which a reader checks without this ser
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,11 @@ class Evidence:
     def predicate(self) -> Mapping[str, Any]:
         predicate: Mapping[str, Any] = self.statement["predicate"]
         return predicate
+
+    @property
+    def envelope(self) -> Any:
+        """The entry's bytes read as JSON: payload and signature in base64."""
+        return json.loads(self.data)
 
     @property
     def verdict(self) -> bool | None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -397,6 +398,16 @@ def test_no_ledger_no_server_one_line(project: Project, tmp_path: Path, damage: 
     )
     assert done.returncode in (1, 2) and done.stdout == ""
     assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_it_quietly(project: Project) -> None:
+    running = Server(project)
+    assert running.get("/").status_code == 200
+    running.client.close()
+    running.process.send_signal(signal.SIGINT)
+    output, errors = running.process.communicate(timeout=20)
+    assert running.process.returncode == 0 and output == ""
+    assert errors.splitlines() == ["Ctrl-C stops it"]
 
 
 def test_a_taken_port_is_one_line(project: Project) -> None:
