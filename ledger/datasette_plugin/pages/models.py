@@ -78,11 +78,13 @@ def _lineage(asked: Asked, run: dict[str, Any], step: int) -> list[dict[str, Any
     line: list[dict[str, Any]] = []
     current: dict[str, Any] | None = run
     while current is not None and len(line) < 20:
+        taken = asked.row("SELECT entry, weights FROM steps WHERE run = ? AND step = ?", current["entry"], step)
         line.append(
             {
                 "run": current,
                 "step": step,
-                "step_entry": asked.value("SELECT entry FROM steps WHERE run = ? AND step = ?", current["entry"], step),
+                "step_entry": taken["entry"] if taken else None,
+                "weights": taken["weights"] if taken else current["weights"] if step == 0 else None,
                 "datasets": asked.rows(
                     "SELECT run_datasets.name, role, datasets.entry, documents, tokens, root, visibility"
                     " FROM run_datasets JOIN datasets ON datasets.entry = run_datasets.dataset"
