@@ -52,7 +52,7 @@ import time
 import urllib.error
 import urllib.request
 
-for page in ("/",):
+for page in ("/", "/runs/demo", "/runs/demo/steps/60", "/audits", "/models/demo-lm/1"):
     for attempt in range(100):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}{page}") as answer:

@@ -26,7 +26,7 @@ from bitwitness.ledger.store import Ledger
 
 from . import records
 from .config import RunConfig
-from .data import Dataset, WindowStream
+from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run
@@ -308,8 +308,13 @@ def _held_out(project: Project, config: RunConfig) -> Dataset | None:
     if not config.run.eval_every:
         return None
     name = config.data.held_out or held_out_name(config.data.train)
-    dataset = Dataset.open(project.data_dir, name)
-    WindowStream(dataset, config.data.window, config.run.seed)
+    try:
+        dataset = Dataset.open(project.data_dir, name)
+        WindowStream(dataset, config.data.window, config.run.seed)
+    except (NoSuchDataset, TooShort) as error:
+        raise BitwitnessError(
+            f"run.eval_every = {config.run.eval_every} needs held-out text: {error}; or set eval_every = 0"
+        ) from None
     return dataset
 
 
