@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .derived import UnknownReference
-from .entries import Kind, check
+from .entries import Kind
 from .envelope import Envelope
 from .errors import EntryError
 from .keys import PublicKey
 from .run_tail import RunTail
+from .sealed import Sealed
 
 
 class SignerNotEnrolled(EntryError):
@@ -60,21 +61,20 @@ class Admission:
         self._keys.clear()
         self._trainers.clear()
 
-    def admit(self, index: int, leaf_hash: bytes, envelope: Envelope, *, check_signature: bool = True) -> None:
+    def admit(self, index: int, entry: Sealed) -> None:
         """Check the entry that is to be number `index`, and remember it as the end of its run's chain.
 
         Raises EntryError, SignerNotEnrolled, SignatureError, RunForked, UnknownReference.
         """
-        kind = check(envelope.statement)
-        predicate = envelope.statement["predicate"]
+        kind, envelope = entry.kind, entry.envelope
         key = self._signer(index, kind, envelope)
-        if check_signature:
+        if not entry.verified:
             envelope.verify(key.public)
         if kind.name == "key":
-            self._check_key_entry(predicate)
+            self._check_key_entry(envelope.statement["predicate"])
             self._forget_keys()
         if kind.chained:
-            self._check_chain(kind, envelope, leaf_hash)
+            self._check_chain(kind, envelope, entry.leaf_hash)
 
     def _signer(self, index: int, kind: Kind, envelope: Envelope) -> _EnrolledKey:
         keyid = envelope.keyid

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import derived_schema, jcs
-from .entries import KINDS, kind_of
-from .envelope import Envelope
 from .errors import BitwitnessError, EntryError
+from .sealed import Sealed
 
 Json = Mapping[str, Any]
 
@@ -48,29 +47,26 @@ class Derivation:
         self._runs.clear()
         self._keys.clear()
 
-    def apply(self, index: int, leaf_hash: bytes, envelope: Envelope) -> None:
+    def apply(self, index: int, entry: Sealed) -> None:
         """Add the rows of entry `index`. Raises UnknownReference, or Conflict for a name that is taken."""
-        statement = envelope.statement
-        kind = kind_of(statement)
-        predicate = statement["predicate"]
+        kind = entry.kind.name
+        predicate = entry.envelope.statement["predicate"]
         try:
-            if not KINDS[kind].chained:
-                self._insert("payloads", digest=hashlib.sha256(envelope.payload).hexdigest(), entry=index)
-            row = _ROWS.get(kind)
-            if row is not None:
-                row(self, index, leaf_hash.hex(), predicate)
-            self._log(index, kind, envelope, predicate, leaf_hash.hex())
+            if not entry.kind.chained:
+                digest = hashlib.sha256(entry.envelope.payload).hexdigest()
+                self._insert("payloads", digest=digest, entry=index)
+            _ROWS[kind](self, index, entry.leaf_hash.hex(), predicate)
+            self._log(index, entry, predicate)
         except sqlite3.IntegrityError as error:
             raise _conflict(str(error), kind, predicate) from None
 
-    def _log(self, index: int, kind: str, envelope: Envelope, predicate: Json, leaf_hash: str) -> None:
-        signer = self._key(envelope.keyid)
-        run = leaf_hash if kind == "run" else predicate.get("run")
+    def _log(self, index: int, entry: Sealed, predicate: Json) -> None:
+        run = entry.leaf_hash.hex() if entry.kind.name == "run" else predicate.get("run")
         self._insert(
             "log",
             entry=index,
-            kind=kind,
-            signer=signer,
+            kind=entry.kind.name,
+            signer=self._key(entry.envelope.keyid),
             run=None if run is None else self._run(run),
             seq=predicate.get("seq"),
         )
@@ -378,19 +374,13 @@ def version(connection: sqlite3.Connection) -> int | None:
     return None if row is None else int(row[0])
 
 
-def derive(
-    connection: sqlite3.Connection, entries: Iterable[tuple[int, bytes, Envelope]], *, anew: bool = False
-) -> int:
-    """Add the rows of `entries` (index, leaf hash, envelope) in the open transaction; with `anew`, from nothing.
-
-    Returns the number of entries.
-    """
-    if anew:
-        derived_schema.drop(connection)
-        derived_schema.create(connection)
+def derive(connection: sqlite3.Connection, entries: Iterable[tuple[int, Sealed]]) -> int:
+    """Make all derived tables anew in the open transaction, from all entries in order; return their number."""
+    derived_schema.drop(connection)
+    derived_schema.create(connection)
     derivation = Derivation(connection)
     number = 0
-    for index, leaf_hash, envelope in entries:
-        derivation.apply(index, leaf_hash, envelope)
+    for index, entry in entries:
+        derivation.apply(index, entry)
         number += 1
     return number

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import derived_schema, merkle, nodes, schema
+from . import derived_schema, merkle, nodes, schema, sealed
 from .derived import Derivation
-from .envelope import open_envelope
 from .errors import BitwitnessError
 from .store import Ledger
 from .trust import Trust
@@ -88,7 +87,7 @@ def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> None:
     for (line,) in connection.execute("PRAGMA integrity_check(20)"):
         if line != "ok":
             report.fault("tables", "sqlite", None, str(line))
-    expected, found = _expected(), schema.definitions(connection)
+    expected, found = expected_definitions(), schema.definitions(connection)
     for name, sql in expected.items():
         if name not in found:
             report.fault("tables", "sqlite_schema", None, f"{sql.split()[1].lower()} {name} is missing")
@@ -102,7 +101,7 @@ def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> None:
         report.fault("tables", "ledger", None, f"its one row does not say {schema.FORMAT}")
 
 
-def _expected() -> dict[str, str]:
+def expected_definitions() -> dict[str, str]:
     """The definitions of an empty ledger, made in memory."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         schema.create(connection, "expected")
@@ -137,12 +136,10 @@ def _check_derived(connection: sqlite3.Connection, report: FsckReport) -> None:
         fresh.execute("BEGIN")
         derived_schema.create(fresh)
         derivation = Derivation(fresh)
-        for index, payload, signature, leaf_hash in connection.execute(
-            "SELECT idx, payload, signature, leaf_hash FROM entries ORDER BY idx"
-        ):
+        for index, payload, signature in connection.execute("SELECT idx, payload, signature FROM entries ORDER BY idx"):
             try:
-                envelope = open_envelope(schema.entry_bytes(payload.encode("utf-8"), signature))
-                derivation.apply(index, leaf_hash, envelope)
+                entry = sealed.read(schema.entry_bytes(payload.encode("utf-8"), signature))
+                derivation.apply(index, entry)
             except (BitwitnessError, ValueError, KeyError, TypeError, AttributeError) as error:
                 report.fault("derived", "entries", index, f"nothing can be derived from it: {error}")
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import entries, envelope, merkle
+from . import entries, sealed
 from .errors import BitwitnessError
 from .keys import Signer
 from .run_tail import RunTail
@@ -46,11 +46,10 @@ class RunWriter:
 
         Raises Conflict if a run of that name is in the ledger.
         """
-        full = {**predicate, "signer": signer.keyid, "seq": 0, "history": dict(entries.EMPTY_HISTORY)}
-        data = envelope.seal(entries.statement("run", subject, full), signer)
-        ledger.append([data], signed_here=True)
-        leaf_hash = merkle.leaf_hash(data)
-        return cls(ledger, signer, RunTail(leaf_hash.hex(), (leaf_hash,)))
+        full = {**predicate, "seq": 0, "history": dict(entries.EMPTY_HISTORY)}
+        genesis = sealed.seal("run", full, signer, subject)
+        ledger.append([genesis])
+        return cls(ledger, signer, RunTail(genesis.leaf_hash.hex(), (genesis.leaf_hash,)))
 
     @classmethod
     def open(cls, ledger: Ledger, signer: Signer, run: str) -> RunWriter:
@@ -95,16 +94,15 @@ class RunWriter:
 
     def _append(self, records: Sequence[tuple[str, Mapping[str, Any], Subject | None]]) -> range:
         tail = self._tail.copy()
-        sealed = []
+        made = []
         ended = self._ended
         for kind, predicate, subject in records:
             if ended:
                 raise RunEnded(self.run)
-            full = {**predicate, "signer": self._signer.keyid, **tail.chain_fields()}
-            data = envelope.seal(entries.statement(kind, subject, full), self._signer)
-            tail.add(merkle.leaf_hash(data))
-            sealed.append(data)
+            entry = sealed.seal(kind, {**predicate, **tail.chain_fields()}, self._signer, subject)
+            tail.add(entry.leaf_hash)
+            made.append(entry)
             ended = kind == "end"
-        indexes = self._ledger.append(sealed, signed_here=True)
+        indexes = self._ledger.append(made)
         self._tail, self._ended = tail, ended
         return indexes

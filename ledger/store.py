@@ -16,16 +16,16 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from . import derived, derived_schema, merkle, nodes, schema
+from . import derived, derived_schema, merkle, nodes, schema, sealed
 from .admission import Admission
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
-from .envelope import Envelope, open_envelope
 from .errors import BitwitnessError, FoundWrong
 from .keys import Signer
 from .lock import WriterLock
 from .note import parse_note, sign_note
 from .run_tail import RunTail
+from .sealed import Sealed
 
 _HASH_PREFIX = re.compile("[0-9a-f]{8,64}")
 
@@ -328,23 +328,22 @@ class Ledger:
 
     # Writing ----------------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[bytes], *, signed_here: bool = False) -> range:
+    def append(self, entries: Sequence[bytes | Sealed]) -> range:
         """Add signed entries, all or none, durably; return their indexes.
 
         Every entry is checked: its form, its kind, that an enrolled and unrevoked key of the right role signed
-        it, its place in its run's chain, and that nothing in the ledger contradicts it. `signed_here` skips only
-        the signature itself, for entries that this process signed a moment ago.
+        it, its place in its run's chain, and that nothing in the ledger contradicts it. Form and signature of an
+        entry that this process has sealed itself need no second look.
         Raises EntryError, SignatureError, SignerNotEnrolled, RunForked, Conflict, LedgerFull.
         """
         tree = self._writing()
         tree = merkle.Frontier(tree.size, tree.hashes)
         first = tree.size
         with self._transaction():
-            for data in entries:
-                envelope = open_envelope(data)
-                leaf_hash = merkle.leaf_hash(data)
-                self._admission.admit(tree.size, leaf_hash, envelope, check_signature=not signed_here)
-                self._insert(tree, envelope, leaf_hash)
+            for item in entries:
+                entry = item if isinstance(item, Sealed) else sealed.read(item)
+                self._admission.admit(tree.size, entry)
+                self._insert(tree, entry)
         self._tree = tree
         self._admission.keep()
         return range(first, tree.size)
@@ -380,23 +379,23 @@ class Ledger:
             # Dropping a table deletes its rows one by one, which foreign keys would refuse.
             ledger._connection.execute("PRAGMA foreign_keys = OFF")
             with ledger._transaction():
-                return derived.derive(ledger._connection, ledger._opened(0), anew=True)
+                return derived.derive(ledger._connection, ledger._sealed())
 
     # Inside -----------------------------------------------------------------------------------------------
 
-    def _insert(self, tree: merkle.Frontier, envelope: Envelope, leaf_hash: bytes) -> None:
+    def _insert(self, tree: merkle.Frontier, entry: Sealed) -> None:
         execute = self._connection.execute
-        index = tree.size
+        index, envelope = tree.size, entry.envelope
         execute(
             "INSERT INTO entries (idx, payload, signature, leaf_hash) VALUES (?, ?, ?, ?)",
-            (index, envelope.payload.decode("utf-8"), envelope.signature, leaf_hash),
+            (index, envelope.payload.decode("utf-8"), envelope.signature, entry.leaf_hash),
         )
-        for level, number, digest in tree.append(leaf_hash)[1:]:
+        for level, number, digest in tree.append(entry.leaf_hash)[1:]:
             execute(
                 "INSERT INTO nodes (pos, level, idx, hash) VALUES (?, ?, ?, ?)",
                 (nodes.position(level, number), level, number, digest),
             )
-        self._derivation.apply(index, leaf_hash, envelope)
+        self._derivation.apply(index, entry)
 
     def _start_writing(self) -> None:
         """Load the right edge of the tree, and refuse to build on an end that does not hold together."""
@@ -434,9 +433,9 @@ class Ledger:
             raise BitwitnessError(f"{self.path} was opened for reading only")
         return self._tree
 
-    def _opened(self, start: int) -> Iterator[tuple[int, bytes, Envelope]]:
-        for index, data in self.entries(start):
-            yield index, merkle.leaf_hash(data), open_envelope(data)
+    def _sealed(self) -> Iterator[tuple[int, Sealed]]:
+        for index, data in self.entries():
+            yield index, sealed.read(data)
 
     def _read(self, query: str, parameters: tuple[Any, ...]) -> Iterator[tuple[int, bytes]]:
         """Rebuild entries from rows (idx, payload, signature, leaf_hash); an edited one is never handed out."""

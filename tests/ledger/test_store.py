@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import derived_schema, envelope, keys, merkle, schema
+from bitwitness.ledger import derived_schema, envelope, keys, merkle, schema, sealed
 from bitwitness.ledger.admission import SignerNotEnrolled
 from bitwitness.ledger.checkpoint import open_checkpoint
 from bitwitness.ledger.derived import Conflict, UnknownReference
@@ -174,7 +175,7 @@ def test_one_payload_is_one_entry(ledger: Ledger) -> None:
     opened = envelope.open_envelope(small.DATASET)
     again = envelope.assemble(opened.payload, opened.keyid, bytes(64))
     with pytest.raises(Conflict, match="already in the ledger"):
-        ledger.append([again], signed_here=True)
+        ledger.append([replace(sealed.read(again), verified=True)])  # as if that signature were sound
     with pytest.raises(Conflict, match="already in the ledger"):
         ledger.append([small.DATASET])
 
