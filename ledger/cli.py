@@ -62,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return 130
+    except OSError as error:
+        # A file or folder of the user's that does not let itself be read or written.
+        note(f"error: {error.filename or 'system'}: {(error.strerror or str(error)).lower()}")
+        return 2
     except Exception as error:
         # Errors of ours and of the command-line parser say how they end; anything else is a bug and shows itself.
         code = getattr(error, "exit_code", None)

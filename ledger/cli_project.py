@@ -50,6 +50,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8001,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="No SQL, no downloads: for others to see. Implied by another host.")
+    ] = False,
 ) -> None:
     """Browse the ledger: runs, steps, audits and models, in Datasette, until Ctrl-C.
 
@@ -58,4 +61,4 @@ def serve(
     # Datasette takes over a second to import, so only here.
     from .datasette_plugin import serve as serve_project
 
-    serve_project(current_project(), host=host, port=port, open_browser=open_browser)
+    serve_project(current_project(), host=host, port=port, open_browser=open_browser, public=public)

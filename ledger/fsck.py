@@ -19,6 +19,7 @@ from .store import Ledger
 from .trust import Trust
 from .verify import Check, exit_code
 from .verify_ledger import Fault, LedgerReport, summarise, verify_ledger
+from .verify_rows import connect
 
 _CHECKS = {
     "tables": "the file is sound, its tables and triggers are the expected ones",
@@ -62,7 +63,8 @@ class FsckReport:
 def examine(path: Path, trust: Trust | None = None, *, processes: int | None = None) -> FsckReport:
     """Check a ledger file. Raises LedgerNotFound and NotALedger; whatever else is wrong is in the report."""
     Ledger.check_file(path)
-    with closing(_connect(path)) as connection:
+    with closing(connect(path)) as connection:
+        connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         report = FsckReport(LedgerReport())
         try:
             connection.execute("BEGIN")  # one moment of the file, whatever a writer does meanwhile
@@ -75,12 +77,6 @@ def examine(path: Path, trust: Trust | None = None, *, processes: int | None = N
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
             report.fault("tables", "sqlite_schema", None, f"cannot be read: {error}")
     return report
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-    return connection
 
 
 def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> None:

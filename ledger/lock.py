@@ -23,12 +23,26 @@ class LedgerLocked(BitwitnessError):
         self.pid = pid
 
 
+class LedgerReadOnly(BitwitnessError):
+    """The ledger cannot be written where it is. `reason` is the system's."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be written: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
 class WriterLock:
     """Held from construction to release(). Raises LedgerLocked at once if another writer holds it."""
 
     def __init__(self, database: Path) -> None:
-        self._path = database.with_name(database.name + ".lock")
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Beside the file itself, so that a writer who comes through a link meets the same lock.
+        real = database.resolve()
+        self._path = real.with_name(real.name + ".lock")
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LedgerReadOnly(database, (error.strerror or str(error)).lower()) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

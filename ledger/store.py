@@ -7,6 +7,7 @@ of every size are made from stored nodes in O(log n).
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -502,11 +503,19 @@ def _reporting(path: Path, ledger: Ledger | None = None) -> Iterator[None]:
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     mode = "rwc" if writable else "ro"
+    if not writable and _is_still(path):
+        mode += "&immutable=1"
     address = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA cache_size = -16384")
     return connection
+
+
+def _is_still(path: Path) -> bool:
+    """Whether a file lies where nobody can be writing it, nor SQLite put its shared memory: a read-only folder."""
+    wal = path.with_name(path.name + "-wal")
+    return not wal.exists() and not os.access(path.parent, os.W_OK)
 
 
 def _set_durable(connection: sqlite3.Connection) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from . import jcs, merkle, tlog_proof
 from .checkpoint import Checkpoint
-from .entries import check
+from .entries import Kind, check
 from .envelope import Envelope, open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
@@ -144,9 +144,22 @@ def verify_entry(data: bytes, keys: KeyRing, index: int) -> Envelope:
     Raises EntryError, JsonError or SignatureError.
     """
     envelope = open_envelope(data)
-    kind = check(envelope.statement)
-    envelope.verify(keys.signer(envelope.keyid, kind.roles, index).public)
+    verify_signature(envelope, check(envelope.statement), keys, index)
     return envelope
+
+
+def verify_signature(envelope: Envelope, kind: Kind, keys: KeyRing, index: int) -> None:
+    """Check the signature of entry `index`, and that its signer may sign this kind there.
+
+    Raises EntryError (Disowned if only a later revocation speaks against it; the signature is sound then) or
+    SignatureError.
+    """
+    try:
+        key = keys.signer(envelope.keyid, kind.roles, index)
+    except Disowned as revoked:
+        envelope.verify(revoked.key.public)
+        raise
+    envelope.verify(key.public)
 
 
 def enrolment_key(data: bytes, root: PublicKey) -> EnrolledKey:

@@ -18,17 +18,20 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from . import jcs, merkle
-from .entries import check
-from .envelope import PAYLOAD_TYPE, open_envelope
+from .entries import Kind, check
+from .envelope import PAYLOAD_TYPE, Envelope, open_envelope
 from .errors import EntryError, FoundWrong
-from .verify import Disowned, KeyRing, verify_entry
+from .verify import Disowned, KeyRing, verify_signature
 
 _RANGE = 2000
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open a ledger file for reading only; text comes as raw bytes, since edited text need not be UTF-8."""
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None)
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
+        address += "&immutable=1"  # a read-only folder, where SQLite cannot put its shared memory
+    connection = sqlite3.connect(address, uri=True, isolation_level=None)
     connection.text_factory = bytes
     return connection
 
@@ -72,12 +75,12 @@ def examine(row: tuple[Any, ...], keys: KeyRing) -> Opened:
         leaf_hash = merkle.leaf_hash(data)
         if leaf_hash != stored:
             faults.append(("entries", "its bytes are not those of the stored leaf hash"))
-        facts = _facts(data)
-        try:
-            verify_entry(data, keys, index)
-        except Disowned as revoked:
-            open_envelope(data).verify(revoked.key.public)
-            disowned = True
+        envelope = open_envelope(data)
+        kind = check(envelope.statement)
+        facts = _facts(envelope, kind)
+        verify_signature(envelope, kind, keys, index)
+    except Disowned:
+        disowned = True
     except FoundWrong as error:
         faults.append(("signatures" if facts else "entries", str(error)))
     return Opened(index, leaf_hash, facts, tuple(faults), disowned)
@@ -100,9 +103,7 @@ def entry_bytes(payload: object, signature: object) -> bytes:
     )
 
 
-def _facts(data: bytes) -> Facts:
-    envelope = open_envelope(data)
-    kind = check(envelope.statement)
+def _facts(envelope: Envelope, kind: Kind) -> Facts:
     p = envelope.statement["predicate"]
     refers: list[tuple[str, str]] = []
     if kind.name == "run":

@@ -19,7 +19,7 @@ from bitwitness.ledger.admission import SignerNotEnrolled
 from bitwitness.ledger.checkpoint import open_checkpoint
 from bitwitness.ledger.derived import Conflict, UnknownReference
 from bitwitness.ledger.errors import BitwitnessError, EntryError, FoundWrong, SignatureError
-from bitwitness.ledger.lock import LedgerLocked
+from bitwitness.ledger.lock import LedgerLocked, LedgerReadOnly
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.run_tail import RunForked
@@ -318,7 +318,7 @@ def test_a_second_writer_is_told_who_writes(path: Path) -> None:
         assert raised.value.pid == os.getpid()
         script = (
             "import sys; from pathlib import Path; from bitwitness.ledger.store import Ledger\n"
-            "from bitwitness.ledger.lock import LedgerLocked\n"
+            "from bitwitness.ledger.lock import LedgerLocked, LedgerReadOnly\n"
             "try: Ledger.open(Path(sys.argv[1]), writable=True)\n"
             "except LedgerLocked as error: print(error.pid)"
         )
@@ -527,3 +527,35 @@ def test_schema_is_the_documented_one(ledger: Ledger) -> None:
     assert all(row[5] for row in rows if row[2] == "table" and not row[1].startswith("sqlite_")), (
         "all tables are STRICT"
     )
+
+
+def test_a_writer_through_a_link_meets_the_same_lock(path: Path) -> None:
+    with small.create(path):
+        link = path.with_name("link.db")
+        link.symlink_to(path)
+        with pytest.raises(LedgerLocked):
+            Ledger.open(link, writable=True)
+
+
+def test_a_ledger_in_a_read_only_folder_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bitwitness.ledger.fsck import examine
+
+    small.with_run(path, 3).close()
+    path.parent.chmod(0o555)
+    try:
+        monkeypatch.setattr(os, "access", lambda *arguments: False)  # which root would not be told
+        with Ledger.open(path) as ledger:
+            assert ledger.size == 11
+        assert examine(path, small.TRUST).exit_code == 0
+        assert not path.with_name("ledger.db-shm").exists()
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_a_ledger_that_cannot_be_locked_is_told(path: Path) -> None:
+    small.create(path).close()
+    lock = path.with_name("ledger.db.lock")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(LedgerReadOnly, match="is a directory"):
+        Ledger.open(path, writable=True)
