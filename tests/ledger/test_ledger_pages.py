@@ -6,6 +6,7 @@ import doctest
 from pathlib import Path
 
 import pytest
+
 from bitwitness.ledger import derived_schema, fsck, schema
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "formats"

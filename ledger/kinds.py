@@ -1,0 +1,521 @@
+"""The kinds of ledger entries: one table, used by the writer and by the verifier alike.
+
+Each kind says who signs it, what its subject is, and every field of its predicate with its type; unknown
+fields are refused, so the bytes of a kind are fixed by this table (docs/formats/entries.md is generated from
+it). A change to a kind is a new version of the kind, never an edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from . import keys
+from ._fields import (
+    ARITHMETIC,
+    CODE,
+    COUNT,
+    F32,
+    F64,
+    FILE,
+    FREE,
+    HASH,
+    HOST,
+    LABEL,
+    NAME,
+    ORIGIN,
+    POSITIVE,
+    TIME,
+    U64,
+    VERSION,
+    Field,
+    Type,
+    commitment,
+    enum,
+    items,
+    mapping,
+    record,
+)
+from ._rules import (
+    Rule,
+    computed,
+    control_is_step,
+    documents_are_leaves,
+    fresh_control,
+    genesis_is_first,
+    history_is_before,
+    imported_weights,
+    key_is_its_id,
+    one_training_set,
+    range_ascends,
+    result_of_units,
+    resumes_backwards,
+    state_is_its_digest,
+)
+from .commitments import DTYPES
+
+PREDICATE_PREFIX = "https://bitwitness.dev/"
+PREDICATE_SUFFIX = "/v1"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One subject of a statement: its name, the digest's algorithm, and where in the predicate the value
+    stands.
+    """
+
+    name: str
+    algorithm: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of the table. `rules` hold between fields; `chained` kinds belong to a run's chain."""
+
+    name: str
+    roles: tuple[str, ...]
+    subjects: tuple[Subject, ...]
+    fields: tuple[Field, ...]
+    text: str
+    chained: bool = False
+    rules: tuple[tuple[str, Rule], ...] = ()
+    schema: Type = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", record(*self.fields))
+
+    @property
+    def predicate_type(self) -> str:
+        return f"{PREDICATE_PREFIX}{self.name}{PREDICATE_SUFFIX}"
+
+
+# Shared pieces --------------------------------------------------------------------------------------------
+
+SIGNER = Field("signer", HASH, note="the keyid that signs the envelope")
+WEIGHTS = commitment("weights/1")
+OPTIMIZER = commitment("optimizer/1")
+CODE_TREE = commitment("code/1")
+TREE, SHA256 = "bitwitnessTree1", "sha256"
+
+_CHAIN = (
+    Field("run", HASH, note="leaf hash of the run's genesis entry"),
+    Field("seq", POSITIVE, note="position in the run; the genesis is 0"),
+    Field("prev", HASH, note="leaf hash of the run's entry seq-1"),
+    Field("history", commitment("history/1"), note="over the run's entries 0 … seq-1"),
+)
+_GENESIS_CHAIN = (
+    Field("seq", COUNT, note="0"),
+    Field("history", commitment("history/1"), note="size 0"),
+)
+_CONTROL = record(
+    Field("step", COUNT, note="updates made"),
+    Field("tokens", COUNT, note="valid tokens trained on so far"),
+    Field("cursor", COUNT, note="the next window of the data sequence"),
+)
+_OBSERVED = record(
+    Field("time", TIME),
+    Field("host", HOST, optional=True, note="a random id, never a host's name"),
+    Field("threads", POSITIVE, optional=True),
+    Field("seconds_us", COUNT, optional=True, note="duration in microseconds"),
+    Field("versions", mapping(LABEL), optional=True, note="name → version of libraries, compiler, target"),
+)
+OBSERVED = Field("observed", _OBSERVED, note="never compared on replay")
+_ARITHMETIC = record(
+    Field("version", ARITHMETIC),
+    Field("digest", HASH, note="of the table operator → version"),
+)
+_DATASET_USE = record(
+    Field("name", NAME),
+    Field("role", enum("train", "held-out")),
+    Field("entry", HASH, note="leaf hash of the dataset entry"),
+    Field("dataset", commitment("dataset/1")),
+)
+_STEP = Field("step", COUNT, note="state after this many updates")
+_STATE = Field("state", HASH, note="state digest")
+_STEP_OF_RUN = (Field("run", HASH, note="leaf hash of the run's genesis entry"), _STEP, _STATE)
+_RUN_SUBJECT = (Subject("run", SHA256, "run"),)
+OUTCOMES = ("match", "mismatch", "unavailable", "redacted", "inconclusive")
+
+
+_CHAINED = ("history.size is seq", history_is_before)
+_STATE_RULE = ("state is the digest of control, optimizer and weights", state_is_its_digest)
+_STEP_RULE = ("control.step is step", control_is_step)
+
+
+# The table ----------------------------------------------------------------------------------------------------------
+
+_TABLE = (
+    Kind(
+        "key",
+        ("root",),
+        (Subject("key", SHA256, "key.keyid"),),
+        (
+            SIGNER,
+            Field("action", enum("enrol", "rotate", "revoke")),
+            Field(
+                "key",
+                record(
+                    Field("algorithm", enum(keys.ALGORITHM)),
+                    Field("keyid", HASH, note="SHA-256 of the raw public key"),
+                    Field("public", HASH, note="the raw public key"),
+                    Field("role", enum(*keys.ROLES)),
+                    Field("name", NAME, optional=True, note="a label"),
+                ),
+            ),
+            Field("from", COUNT, when=("action", "revoke"), note="first ledger index that no longer counts"),
+            Field("replaces", HASH, when=("action", "rotate"), note="keyid that ends here, same role"),
+            Field("time", TIME),
+        ),
+        "Enrols, rotates or revokes a key. Entry 0 of a ledger enrols its root key, by that key itself.",
+        rules=(("key.keyid is the SHA-256 of key.public, a canonical point of prime order", key_is_its_id),),
+    ),
+    Kind(
+        "dataset",
+        ("trainer",),
+        (Subject("dataset", TREE, "dataset.root"),),
+        (
+            SIGNER,
+            Field("name", NAME, note="a label"),
+            Field("dataset", commitment("dataset/1")),
+            Field("documents", COUNT),
+            Field("tokens", COUNT),
+            Field("bytes", COUNT, note="of all source documents"),
+            Field(
+                "tokenizer",
+                record(
+                    Field("name", NAME),
+                    Field("digest", HASH, optional=True, note="SHA-256 of the tokenizer's file"),
+                    Field("vocabulary", POSITIVE),
+                ),
+            ),
+            Field("visibility", enum("public", "private"), note="public: salts are zero"),
+            Field("license", LABEL, optional=True),
+            Field("time", TIME),
+        ),
+        "A corpus: its documents and their tokens.",
+        rules=(("documents is dataset.size", documents_are_leaves),),
+    ),
+    Kind(
+        "run",
+        ("trainer",),
+        (Subject("weights", TREE, "weights.root"),),
+        (
+            SIGNER,
+            *_GENESIS_CHAIN,
+            Field("name", NAME, note="a label; the run's identity is this entry's leaf hash"),
+            Field("config", FREE, note="resolved, all defaults written out"),
+            Field("seed", U64),
+            Field(
+                "datasets",
+                items(_DATASET_USE, low=1, high=32),
+            ),
+            Field("arithmetic", _ARITHMETIC),
+            Field("record", VERSION, note="version of the step record, now 1"),
+            Field("origin", ORIGIN, note="of the log that this run is written to"),
+            Field("steps", COUNT, note="planned"),
+            Field("code", CODE_TREE),
+            Field(
+                "init",
+                record(
+                    Field("kind", enum("seeded", "parent", "import")),
+                    Field("run", HASH, when=("kind", "parent"), note="leaf hash of the parent's genesis"),
+                    Field("step", COUNT, when=("kind", "parent")),
+                    Field("state", HASH, when=("kind", "parent")),
+                    Field("weights", WEIGHTS, when=("kind", "import")),
+                    Field(
+                        "files",
+                        items(record(Field("name", FILE), Field("sha256", HASH)), low=1, high=128),
+                        when=("kind", "import"),
+                    ),
+                ),
+            ),
+            Field("control", _CONTROL),
+            Field("weights", WEIGHTS),
+            Field("optimizer", OPTIMIZER),
+            _STATE,
+            Field(
+                "constants",
+                mapping(HASH),
+                note="name → SHA-256 of a table's bytes; `rope`: cosines then sines",
+            ),
+            OBSERVED,
+        ),
+        "The genesis of a run: everything that fixes its bits. Its leaf hash is the run's identity.",
+        chained=True,
+        rules=(
+            ("seq is 0", genesis_is_first),
+            _CHAINED,
+            ("control is all 0 unless init.kind is parent", fresh_control),
+            ("init.weights is weights", imported_weights),
+            ("one dataset has the role train", one_training_set),
+            _STATE_RULE,
+        ),
+    ),
+    Kind(
+        "resume",
+        ("trainer",),
+        _RUN_SUBJECT,
+        (
+            SIGNER,
+            *_CHAIN,
+            Field("from", COUNT, note="step of the stored state that was loaded"),
+            Field("state", HASH, note="its state digest"),
+            Field("step", COUNT, note="last step of the run that stood in the ledger; up to it steps are redone"),
+            OBSERVED,
+        ),
+        "The run went on from a stored state, in another process.",
+        chained=True,
+        rules=(_CHAINED, ("from is at most step", resumes_backwards)),
+    ),
+    Kind(
+        "step",
+        ("trainer",),
+        (Subject("weights", TREE, "computed.weights.root"),),
+        (
+            SIGNER,
+            *_CHAIN,
+            Field(
+                "computed",
+                record(
+                    Field("step", POSITIVE),
+                    Field("control", _CONTROL),
+                    _STATE,
+                    Field("weights", WEIGHTS),
+                    Field(
+                        "optimizer",
+                        OPTIMIZER,
+                        optional=True,
+                        note="absent where commit_optimizer_every thins it",
+                    ),
+                    Field("loss", F64, note="mean over the step's valid tokens"),
+                    Field("norm", F64, note="of the gradient, before clipping"),
+                    Field("tokens", POSITIVE, note="valid tokens of this step"),
+                    Field("scalars", mapping(F32, low=1), note="host scalars, e.g. learning_rate, clip"),
+                    Field("parts", commitment("parts/1"), optional=True),
+                ),
+                note="compared on replay",
+            ),
+            OBSERVED,
+        ),
+        "One optimizer step.",
+        chained=True,
+        rules=(
+            _CHAINED,
+            ("computed.control.step is computed.step", computed(control_is_step)),
+            (
+                "computed.state is the digest of control, optimizer and weights",
+                computed(state_is_its_digest),
+            ),
+        ),
+    ),
+    Kind(
+        "state",
+        ("trainer",),
+        (Subject("weights", TREE, "weights.root"), Subject("optimizer", TREE, "optimizer.root")),
+        (
+            SIGNER,
+            *_CHAIN,
+            _STEP,
+            _STATE,
+            Field("control", _CONTROL),
+            Field("weights", WEIGHTS),
+            Field("optimizer", OPTIMIZER),
+            Field("bytes", POSITIVE, note="of the tensors stored"),
+            Field("observed", _OBSERVED, optional=True, note="never compared on replay"),
+        ),
+        "A state was stored, from which a replay can start.",
+        chained=True,
+        rules=(_CHAINED, _STEP_RULE, _STATE_RULE),
+    ),
+    Kind(
+        "eval",
+        ("trainer",),
+        (Subject("weights", TREE, "weights.root"),),
+        (
+            SIGNER,
+            *_CHAIN,
+            _STEP,
+            _STATE,
+            Field("weights", WEIGHTS),
+            Field("dataset", _DATASET_USE),
+            Field(
+                "computed",
+                record(
+                    Field("windows", POSITIVE),
+                    Field("tokens", POSITIVE),
+                    Field("nll", F64, note="sum over tokens, nats"),
+                    Field("mean", F64, note="nll / tokens"),
+                ),
+                note="compared on replay",
+            ),
+            OBSERVED,
+        ),
+        "The loss of a state on a dataset.",
+        chained=True,
+        rules=(_CHAINED,),
+    ),
+    Kind(
+        "halt",
+        ("trainer",),
+        _RUN_SUBJECT,
+        (
+            SIGNER,
+            *_CHAIN,
+            Field("step", COUNT, note="last step whose update was made"),
+            _STATE,
+            Field("reason", enum("interrupted", "nan", "inf", "error")),
+            Field("loss", F64, optional=True, note="of the step that was not made"),
+            Field("norm", F64, optional=True),
+            OBSERVED,
+        ),
+        "The run stopped before its planned end.",
+        chained=True,
+        rules=(_CHAINED,),
+    ),
+    Kind(
+        "end",
+        ("trainer",),
+        (Subject("weights", TREE, "weights.root"),),
+        (
+            SIGNER,
+            *_CHAIN,
+            _STEP,
+            _STATE,
+            Field("control", _CONTROL),
+            Field("weights", WEIGHTS),
+            Field("optimizer", OPTIMIZER),
+            OBSERVED,
+        ),
+        "The run reached its end.",
+        chained=True,
+        rules=(_CHAINED, _STEP_RULE, _STATE_RULE),
+    ),
+    Kind(
+        "audit-intent",
+        ("auditor",),
+        _RUN_SUBJECT,
+        (
+            SIGNER,
+            Field("run", HASH),
+            Field("size", POSITIVE, note="of the ledger that the auditor saw"),
+            Field("first", COUNT, note="first step of the range"),
+            Field("last", COUNT, note="last step of the range"),
+            Field("samples", COUNT, note="units to draw"),
+            Field(
+                "beacon",
+                record(
+                    Field("kind", enum("none", "cosignature", "round")),
+                    Field("witness", HASH, when=("kind", "cosignature"), note="keyid"),
+                    Field("source", NAME, when=("kind", "round"), note="a public randomness service"),
+                    Field("round", COUNT, when=("kind", "round")),
+                ),
+            ),
+            Field("time", TIME),
+        ),
+        "An audit is announced before its sample can be known.",
+        rules=(("first is at most last", range_ascends),),
+    ),
+    Kind(
+        "audit",
+        ("auditor",),
+        _RUN_SUBJECT,
+        (
+            SIGNER,
+            Field("run", HASH),
+            Field("intent", HASH, note="leaf hash of the audit-intent entry"),
+            Field("basis", enum("self-chosen", "beacon")),
+            Field("seed", HASH, note="of the sample"),
+            Field("steps", COUNT, note="steps compared"),
+            Field("result", enum(*OUTCOMES)),
+            Field(
+                "units",
+                items(
+                    record(
+                        Field("first", COUNT, note="first step, 0 = init"),
+                        Field("last", COUNT),
+                        Field("outcome", enum(*OUTCOMES)),
+                        Field(
+                            "cause",
+                            enum("init", "last", "release", "resume", "fork", "code", "sample", "chosen"),
+                        ),
+                        Field("reason", LABEL, optional=True),
+                        Field(
+                            "found",
+                            record(
+                                Field("step", COUNT, note="first step that differs"),
+                                Field("field", NAME, optional=True, note="first computed field that differs"),
+                                Field("expected", HASH, note="state digest in the ledger"),
+                                Field("computed", HASH, note="state digest of the replay"),
+                                Field("tap", LABEL, optional=True),
+                                Field("operator", LABEL, optional=True),
+                            ),
+                            optional=True,
+                            note="with the outcome mismatch",
+                        ),
+                    ),
+                    low=1,
+                ),
+            ),
+            Field("transcript", commitment("transcript/1")),
+            Field("code", CODE_TREE),
+            Field("arithmetic", _ARITHMETIC),
+            OBSERVED,
+        ),
+        "Steps were replayed and compared.",
+        rules=(("result follows from the units; found stands with mismatch only", result_of_units),),
+    ),
+    Kind(
+        "release",
+        ("publisher",),
+        (Subject("model", TREE, "weights.root"),),
+        (
+            SIGNER,
+            Field("model", NAME),
+            Field("version", POSITIVE),
+            *_STEP_OF_RUN,
+            Field("weights", WEIGHTS),
+            Field("dtype", enum(*DTYPES)),
+            Field(
+                "files",
+                items(record(Field("name", FILE), Field("sha256", HASH), Field("bytes", COUNT)), low=1, high=128),
+            ),
+            Field("license", LABEL, optional=True),
+            Field("time", TIME),
+        ),
+        "A version of a model: the weights of one step of a run, and the files that carry them.",
+    ),
+    Kind(
+        "endorse",
+        ("auditor", "publisher"),
+        (Subject("release", SHA256, "release"),),
+        (
+            SIGNER,
+            Field("release", HASH, note="leaf hash of the release entry"),
+            Field("statement", CODE, note="what is said of it, e.g. approved, deprecated"),
+            Field("time", TIME),
+        ),
+        "A word on a release.",
+    ),
+    Kind(
+        "status",
+        ("log",),
+        (Subject("ledger", TREE, "ledger.root"),),
+        (
+            SIGNER,
+            Field("sequence", COUNT, note="of the log's status entries, from 0"),
+            Field("time", TIME),
+            Field("ledger", commitment("ledger/1"), note="all entries before this one"),
+            Field("revoked_keys", items(record(Field("keyid", HASH), Field("from", COUNT)), high=256)),
+            Field(
+                "revoked_releases",
+                items(HASH, high=256),
+            ),
+            Field("runs", commitment("runs/1"), note="per run, its exact list of intents, audits and evals"),
+        ),
+        "What the log says now: everything revoked, and per run all that was said of it.",
+    ),
+)
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _TABLE}
+BY_PREDICATE_TYPE = {kind.predicate_type: kind for kind in _TABLE}
