@@ -21,7 +21,8 @@ int64_t elements_of(const std::vector<int64_t>& shape) {
 }
 
 bool overlap(const ViewSpec& a, const ViewSpec& b) {
-  return a.buffer == b.buffer && a.offset < b.offset + elements_of(b.shape) && b.offset < a.offset + elements_of(a.shape);
+  return a.buffer == b.buffer && a.offset < b.offset + elements_of(b.shape) &&
+         b.offset < a.offset + elements_of(a.shape);
 }
 
 bool same(const ViewSpec& a, const ViewSpec& b) {
@@ -39,7 +40,9 @@ void check_view(const std::vector<BufferSpec>& buffers, const CallSpec& call, co
   const std::string where = call.op + ": operand " + spec.name;
   if (view.buffer < 0 || view.buffer >= static_cast<int>(buffers.size())) throw KernelError(where + " names no buffer");
   const BufferSpec& buffer = buffers[view.buffer];
-  if (view.shape.size() > kMaxRank) throw ShapeError(where + " has more than " + std::to_string(kMaxRank) + " dimensions");
+  if (view.shape.size() > kMaxRank) {
+    throw ShapeError(where + " has more than " + std::to_string(kMaxRank) + " dimensions");
+  }
   for (const int64_t extent : view.shape) {
     if (extent < 1) throw ShapeError(where + " has a dimension below 1");
   }
@@ -87,15 +90,17 @@ void check_call_spec(const std::vector<BufferSpec>& buffers, const CallSpec& cal
   for (size_t i = 0; i < call.operands.size(); ++i) {
     if (signature.operands[i].direction == Direction::In) continue;
     for (size_t j = 0; j < call.operands.size(); ++j) {
+      const OperandSpec &written = signature.operands[i], &other = signature.operands[j];
       if (i == j || !overlap(call.operands[i], call.operands[j])) continue;
-      if (same(call.operands[i], call.operands[j]) && may_coincide(signature.operands[i], signature.operands[j])) continue;
-      throw KernelError(call.op + ": operand " + signature.operands[i].name + " is written and overlaps operand " +
-                        signature.operands[j].name + "; give it memory of its own");
+      if (same(call.operands[i], call.operands[j]) && may_coincide(written, other)) continue;
+      throw KernelError(call.op + ": operand " + written.name + " is written and overlaps operand " + other.name +
+                        "; give it memory of its own");
     }
   }
 }
 
-Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>& calls, int64_t arena_bytes, int threads)
+Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>& calls, int64_t arena_bytes,
+                   int threads)
     : buffers_(std::move(buffers)), nanoseconds_(calls.size()), threads_(threads) {
   if (threads < 1 || threads > kMaxThreads) {
     throw KernelError("threads must be 1 to " + std::to_string(kMaxThreads) + ", not " + std::to_string(threads));

@@ -30,10 +30,11 @@ using Shape = std::vector<int64_t>;
 using Readable = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Writable = nb::ndarray<nb::c_contig, nb::device::cpu>;
 
-// (name, kind, dtype, shape, arena offset), (op, [(buffer, offset, shape)], [(integer, real)]): as program.py sends them.
+// As program.py sends them: (name, kind, dtype, shape, arena offset) and (op, [(buffer, offset, shape)],
+// [(integer, real)]).
 using BufferTuple = std::tuple<std::string, std::string, std::string, Shape, int64_t>;
-using CallTuple =
-    std::tuple<std::string, std::vector<std::tuple<int, int64_t, Shape>>, std::vector<std::pair<int64_t, double>>>;
+using ViewTuple = std::tuple<int, int64_t, Shape>;
+using CallTuple = std::tuple<std::string, std::vector<ViewTuple>, std::vector<std::pair<int64_t, double>>>;
 
 DType parse_dtype(const std::string& text) {
   if (text == "F32") return DType::F32;
@@ -138,6 +139,13 @@ void check_disjoint(const std::vector<BufferSpec>& buffers, const std::vector<in
     if (furthest < 0 || end(i) > end(furthest)) furthest = i;
     if (written && (furthest_written < 0 || end(i) > end(furthest_written))) furthest_written = i;
   }
+}
+
+std::unique_ptr<Executor> make_executor(const std::vector<BufferTuple>& buffers, const std::vector<CallTuple>& calls,
+                                        int64_t arena_bytes, int threads) {
+  std::vector<CallSpec> specs;
+  for (const CallTuple& call : calls) specs.push_back(parse_call(call));
+  return std::make_unique<Executor>(parse_buffers(buffers), specs, arena_bytes, threads);
 }
 
 void run_executor(Executor& executor, const std::vector<nb::object>& arrays) {
@@ -249,13 +257,7 @@ NB_MODULE(_native, m) {
     check_call_spec(parse_buffers(buffers), parse_call(call));
   });
   nb::class_<Executor>(m, "Executor")
-      .def(nb::new_([](const std::vector<BufferTuple>& buffers, const std::vector<CallTuple>& calls, int64_t arena_bytes,
-                       int threads) {
-             std::vector<CallSpec> specs;
-             for (const CallTuple& call : calls) specs.push_back(parse_call(call));
-             return std::make_unique<Executor>(parse_buffers(buffers), specs, arena_bytes, threads);
-           }),
-           "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
+      .def(nb::new_(make_executor), "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
       .def("run", run_executor)
       .def("nanoseconds", &Executor::nanoseconds);
 

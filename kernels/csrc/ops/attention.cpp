@@ -48,19 +48,17 @@ BW_INLINE float largest(const float* s, int64_t begin, int64_t end) {
   return m;
 }
 
-// s_j becomes p_j = exp(fma(s_j, scale, −m)) for the keys begin … end − 1; m and l as defined. The lanes of l count from
-// the window's first row, so the keys of a 16-lane group that the row does not see are written as +0.
+// s_j becomes p_j = exp(fma(s_j, scale, −m)) for the keys begin … end − 1; m and l as defined. The lanes of l count
+// from the window's first row, so the keys of a 16-lane group that the row does not see are written as +0.
 BW_INLINE void softmax(float* s, int64_t begin, int64_t end, float scale, float* m_out, float* l_out) {
   const float m = largest(s, begin, end) * scale;
-  const float* const scores = s;
-  const auto weigh = [&](int64_t j) { return exp(fma(load(scores + j), splat(scale), splat(-m))); };
   float total = 0.0f;
   for (int64_t chunk = begin / kSumChunk * kSumChunk; chunk < end; chunk += kSumChunk) {
     Vf lanes[kSumVectors] = {};
     const int64_t first = most(chunk, begin / kSumLanes * kSumLanes);
     for (int64_t group = first; group < end && group < chunk + kSumChunk; group += kSumLanes) {
       Vf p[kSumVectors];
-      for (int v = 0; v < kSumVectors; ++v) p[v] = weigh(group + v * kLanes);
+      for (int v = 0; v < kSumVectors; ++v) p[v] = exp(fma(load(s + group + v * kLanes), splat(scale), splat(-m)));
       if (group < begin || group + kSumLanes > end) {
         for (int i = 0; i < kSumLanes; ++i) {
           if (group + i < begin || group + i >= end) p[i / kLanes][i % kLanes] = 0.0f;
@@ -89,7 +87,8 @@ BW_INLINE void attend(const Heads& h, const float* query, const int32_t* start, 
   const int64_t step = h.keys(), o_step = h.heads * h.d;
   for (int64_t row = first; row < end; row += kTileRows) {
     const Visible visible(start, window_row, row, least(kTileRows, end - row));
-    pack<kTileRows>(query + (window_row + row) * h.stride + head * h.d, h.stride, 1, visible.rows, h.d, memory.query, 0);
+    const float* const q = query + (window_row + row) * h.stride + head * h.d;
+    pack<kTileRows>(q, h.stride, 1, visible.rows, h.d, memory.query, 0);
     scores(memory.query, memory.keys, h, visible.begin, visible.end, memory.scores, step);
     float l[kTileRows];
     for (int64_t i = 0; i < visible.rows; ++i) {
@@ -97,11 +96,13 @@ BW_INLINE void attend(const Heads& h, const float* query, const int32_t* start, 
       softmax(memory.scores + i * step, visible.start[i], visible.row[i] + 1, h.scale, out.m + at, l + i);
       out.l[at] = l[i];
     }
-    pack<kTileRows>(memory.scores + visible.begin, step, 1, visible.rows, visible.end - visible.begin, memory.weights, 0);
+    const int64_t keys = visible.end - visible.begin;
+    pack<kTileRows>(memory.scores + visible.begin, step, 1, visible.rows, keys, memory.weights, 0);
     float* const o = out.o + (window_row + row) * o_step + head * h.d;
     weighted_sum(memory.weights, memory.values, h, visible, o, o_step);
     for (int64_t i = 0; i < visible.rows; ++i) {
-      for_each(i * o_step, i * o_step + h.d, [&]<class V>(int64_t c) { store_as(o + c, load_as<V>(o + c) / splat<V>(l[i])); });
+      float* const o_row = o + i * o_step;
+      for_each(0, h.d, [&]<class V>(int64_t c) { store_as(o_row + c, load_as<V>(o_row + c) / splat<V>(l[i])); });
     }
   }
 }

@@ -51,7 +51,8 @@ struct Operands {
 };
 
 // One row of a tile: s becomes P, dp becomes dS, for the keys begin … end − 1 in whole vectors around them.
-BW_INLINE void row_gradient(float* s, float* dp, int64_t begin, int64_t end, float scale, float m, float l, float delta) {
+BW_INLINE void row_gradient(float* s, float* dp, int64_t begin, int64_t end, float scale, float m, float l,
+                            float delta) {
   for (int64_t j = begin / kLanes * kLanes; j < end; j += kLanes) {
     const Vf p = exp(fma(load(s + j), splat(scale), splat(-m))) / splat(l);
     store(s + j, p);
@@ -167,9 +168,10 @@ BW_INLINE void window_gradient(const Heads& h, const Operands& in, int64_t windo
       for (int64_t first = block; first < block_end; first += kBand) {
         const int64_t end = least(first + kBand, block_end);
         band_gradient(h, in, window_row, head, first, end, memory);
-        pack<kTileColumns>(q + first * h.stride, 1, h.stride, h.d, end - first, memory.query_by_row, kBand * kTileColumns);
-        pack<kTileColumns>(grad + first * h.heads * h.d, 1, h.heads * h.d, h.d, end - first, memory.grad_by_row,
-                           kBand * kTileColumns);
+        constexpr int64_t panel_step = kBand * kTileColumns;
+        const int64_t rows_step = h.heads * h.d;
+        pack<kTileColumns>(q + first * h.stride, 1, h.stride, h.d, end - first, memory.query_by_row, panel_step);
+        pack<kTileColumns>(grad + first * rows_step, 1, rows_step, h.d, end - first, memory.grad_by_row, panel_step);
         for (int64_t key = 0; key < end; key += kTileRows) {
           continue_chains(h, in.start, window_row, first, end, key, memory);
         }

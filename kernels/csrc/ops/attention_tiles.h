@@ -69,9 +69,10 @@ struct Visible {
   BW_MEMBER bool seen(int64_t key, int i) const { return start[i] <= key && key <= row[i]; }
 };
 
-// s[6, ·] = blocksum over d of q·k for the key panels that hold keys begin … end − 1. q is a packed panel of six rows,
-// k the packed panels of a window's keys.
-BW_INLINE void scores(const float* q, const float* k, const Heads& h, int64_t begin, int64_t end, float* s, int64_t step) {
+// s[6, ·] = blocksum over d of q·k for the key panels that hold keys begin … end − 1. q is a packed panel of six
+// rows, k the packed panels of a window's keys.
+BW_INLINE void scores(const float* q, const float* k, const Heads& h, int64_t begin, int64_t end, float* s,
+                      int64_t step) {
   for (int64_t key = begin / kTileColumns * kTileColumns; key < end; key += kTileColumns) {
     const float* const panel = k + key * h.d;
     for (int64_t c = 0; c < h.d; c += kBlock) {
