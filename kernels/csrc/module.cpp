@@ -257,7 +257,7 @@ NB_MODULE(_native, m) {
     check_call_spec(parse_buffers(buffers), parse_call(call));
   });
   nb::class_<Executor>(m, "Executor")
-      .def(nb::new_(make_executor), "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
+      .def(nb::new_(&make_executor), "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
       .def("run", run_executor)
       .def("nanoseconds", &Executor::nanoseconds);
 
