@@ -261,8 +261,8 @@ BEGIN SELECT RAISE(ABORT, 'derived from the ledger: {table} cannot be updated');
 CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table}
 BEGIN SELECT RAISE(ABORT, 'derived from the ledger: {table} cannot be deleted'); END;
 CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
-WHEN NEW.{entry} < (SELECT coalesce(max(entry) + 1, 0) FROM log)
-BEGIN SELECT RAISE(ABORT, 'derived from the ledger: {table} get rows from new entries only'); END;
+BEGIN SELECT RAISE(ABORT, 'derived from the ledger: {table} get rows from new entries only')
+    FROM log WHERE entry >= NEW.{entry} LIMIT 1; END;
 """
 
 _STATEMENTS = split_statements(TABLES)

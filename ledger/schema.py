@@ -64,8 +64,8 @@ BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table} cannot be deleted'
 # INSERT OR REPLACE deletes rows without firing delete triggers, so an insert may only go at the end.
 _APPEND_AT_END = """
 CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
-WHEN NEW.{key} IS NOT (SELECT coalesce(max({key}) + 1, 0) FROM {table})
-BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table} grow at the end only'); END;
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table} grow at the end only')
+    FROM {table} WHERE {key} >= NEW.{key} LIMIT 1; END;
 """
 
 _ONE_ROW = """
