@@ -7,7 +7,6 @@ of every size are made from stored nodes in O(log n).
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -15,55 +14,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
 
 from . import derived, derived_schema, merkle, nodes, schema, sealed
 from .admission import Admission
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
-from .errors import BitwitnessError, FoundWrong
+from .errors import BitwitnessError
 from .keys import Signer
+from .ledger_file import (
+    LedgerDamaged,
+    LedgerFull,
+    LedgerNotFound,
+    NotALedger,
+    check_header,
+    check_identity,
+    connect,
+    reporting,
+    set_durable,
+)
 from .lock import WriterLock
 from .note import parse_note, sign_note
 from .run_tail import RunTail
 from .sealed import Sealed
 
+__all__ = ["Ledger", "LedgerDamaged", "LedgerFull", "LedgerNotFound", "NoSuchEntry", "NotALedger"]
+
 _HASH_PREFIX = re.compile("[0-9a-f]{8,64}")
-
-
-class LedgerNotFound(BitwitnessError):
-    """There is no ledger file at `path`."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no ledger at {path}; `ledger init` makes one")
-        self.path = str(path)
-
-
-class LedgerDamaged(FoundWrong):
-    """The file is not a sound ledger: truncated, edited, or something else altogether."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is damaged: {reason}")
-        self.path = str(path)
-        self.reason = reason
-
-
-class NotALedger(BitwitnessError):
-    """The file exists but was never a ledger, or one of a version that this program does not know."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is not a ledger: {reason}")
-        self.path = str(path)
-        self.reason = reason
-
-
-class LedgerFull(BitwitnessError):
-    """The disk is full; the append did not happen, everything before it is kept."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        super().__init__(f"the disk of {path} is full; nothing was lost, the ledger still ends with {size} entries")
-        self.path = str(path)
-        self.size = size
 
 
 class NoSuchEntry(BitwitnessError):
@@ -97,11 +73,11 @@ class Ledger:
         try:
             if path.exists():
                 raise BitwitnessError(f"{path} exists; a ledger is never overwritten")
-            connection = _connect(path, writable=True)
+            connection = connect(path, writable=True)
             try:
                 connection.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
                 connection.execute("PRAGMA journal_mode = WAL")
-                _set_durable(connection)
+                set_durable(connection)
                 connection.execute("BEGIN IMMEDIATE")
                 schema.create(connection, origin)
                 derived_schema.create(connection)
@@ -128,25 +104,25 @@ class Ledger:
     def check_file(path: Path | str) -> None:
         """Whether a file is a ledger at all. Raises LedgerNotFound, NotALedger, LedgerDamaged."""
         path = Path(path)
-        _check_header(path)
-        with _reporting(path):
-            connection = _connect(path, writable=False)
+        check_header(path)
+        with reporting(path):
+            connection = connect(path, writable=False)
             try:
-                _check_identity(path, connection)
+                check_identity(path, connection)
             finally:
                 connection.close()
 
     @classmethod
     def _open(cls, path: Path, *, writable: bool, derived_too: bool = True) -> Ledger:
-        _check_header(path)
+        check_header(path)
         lock = WriterLock(path) if writable else None
         connection: sqlite3.Connection | None = None
         try:
-            with _reporting(path):
-                connection = _connect(path, writable=writable)
-                _check_identity(path, connection)
+            with reporting(path):
+                connection = connect(path, writable=writable)
+                check_identity(path, connection)
                 if writable:
-                    _set_durable(connection)
+                    set_durable(connection)
             ledger = cls(path, connection, lock)
             if writable:
                 ledger._start_writing()
@@ -478,77 +454,9 @@ class Ledger:
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        with _reporting(self.path, self):
+        with reporting(self.path, lambda: 0 if self._tree is None else self._tree.size):
             yield
-
-
-@contextmanager
-def _reporting(path: Path, ledger: Ledger | None = None) -> Iterator[None]:
-    """Turn SQLite's errors into ours, one clear line each."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        message = str(error)
-        if "disk is full" in message:
-            size = ledger._tree.size if ledger is not None and ledger._tree is not None else 0
-            raise LedgerFull(path, size) from None
-        if "locked" in message or "busy" in message:
-            raise BitwitnessError(f"{path} is busy ({message}); try again") from None
-        if "unable to open" in message or "readonly" in message or "disk I/O" in message:
-            raise BitwitnessError(f"{path} cannot be used: {message}") from None
-        raise LedgerDamaged(path, f"{message}; run `ledger fsck`") from None
-    except UnicodeDecodeError:  # how sqlite3 reports an error whose text quotes a damaged schema
-        raise LedgerDamaged(path, "its schema was edited; run `ledger fsck`") from None
-
-
-def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
-    mode = "rwc" if writable else "ro"
-    if not writable and _is_still(path):
-        mode += "&immutable=1"
-    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA cache_size = -16384")
-    return connection
-
-
-def _is_still(path: Path) -> bool:
-    """Whether a file lies where nobody can be writing it, nor SQLite put its shared memory: a read-only folder."""
-    wal = path.with_name(path.name + "-wal")
-    return not wal.exists() and not os.access(path.parent, os.W_OK)
-
-
-def _set_durable(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
 
 
 def _size(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT coalesce(max(idx) + 1, 0) FROM entries").fetchone()[0])
-
-
-def _check_header(path: Path) -> None:
-    """Tell a missing, foreign or cut file before SQLite does so in its own words."""
-    try:
-        with open(path, "rb") as file:
-            header = file.read(100)
-            length = file.seek(0, 2)
-    except FileNotFoundError:
-        raise LedgerNotFound(path) from None
-    except OSError as error:
-        raise NotALedger(path, (error.strerror or str(error)).lower()) from None
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
-        raise NotALedger(path, "not an SQLite file, or cut to almost nothing")
-    page_size = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    wal = path.with_name(path.name + "-wal")
-    if length < pages * (65536 if page_size == 1 else page_size) and not (wal.exists() and wal.stat().st_size):
-        raise LedgerDamaged(path, f"it was cut to {length} bytes; restore it from a copy")
-
-
-def _check_identity(path: Path, connection: sqlite3.Connection) -> None:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    if application != schema.APPLICATION_ID:
-        raise NotALedger(path, "an SQLite file of another program")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != schema.SCHEMA_VERSION:
-        raise NotALedger(path, f"its schema has version {version}, this program knows {schema.SCHEMA_VERSION}")
