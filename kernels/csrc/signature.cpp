@@ -31,15 +31,20 @@ class Evaluator {
 
   int64_t sum() {
     int64_t value = product();
-    while (eat('+')) value += product();
+    while (eat('+')) {
+      if (__builtin_add_overflow(value, product(), &value)) refuse();
+    }
     return value;
   }
+
+  // Attributes may be any integer: a product that wrapped round could pass for a small one.
+  [[noreturn]] void refuse() const { throw ShapeError("'" + text_ + "' is beyond 64 bits"); }
 
   int64_t product(bool round_up = false) {
     int64_t value = factor();
     for (;;) {
       if (eat('*')) {
-        value *= factor();
+        if (__builtin_mul_overflow(value, factor(), &value)) refuse();
       } else if (eat('/')) {
         const int64_t by = factor();
         exact_ = exact_ && (round_up || value % by == 0);
