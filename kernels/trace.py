@@ -87,7 +87,7 @@ class _Run:
     def __init__(self, file: TraceFile, threads: int) -> None:
         self.file = file
         self.executors = [Executor(program, threads) for program in file.programs]
-        self.slots = {slot.name: np.zeros(slot.shape, DTYPES[slot.dtype]) for slot in file.slots}
+        self.slots = empty_slots(file)
         self.leaves: list[dict[str, Any]] = [{"script": hashlib.sha256(file.script.encode("ascii")).hexdigest()}]
         self.chunks: dict[int, tuple[bytes, ...]] = {}
         self.committed: dict[str, dict[str, Any]] = {}
@@ -104,16 +104,12 @@ class _Run:
         return Trace(self.leaves, self.chunks, self.committed, self.slots)
 
     def act(self, action: Mapping[str, Any]) -> None:
-        if "load" in action:
-            np.copyto(self.slots[action["load"]], self.file.tensors[action["tensor"]], casting="no")
-        elif "zero" in action:
-            self.slots[action["zero"]].fill(0)
-        elif "run" in action:
+        if "run" in action:
             self.run_program(action["run"], action["with"])
         elif "commit" in action:
             self.commit(action)
-        elif "chunk" not in action:
-            raise KernelError(f"no action has the keys {', '.join(action)}")
+        else:
+            apply_action(self.file, action, self.slots)
 
     def run_program(self, index: int, slots: Sequence[str]) -> None:
         program = self.file.programs[index]
@@ -145,6 +141,21 @@ class _Run:
         self.committed[action["label"]] = found
         if action.get("expected", found["root"]) != found["root"]:
             raise KernelError(f"{action['label']}: root {found['root']}, expected {action['expected']}")
+
+
+def empty_slots(file: TraceFile) -> dict[str, Array]:
+    """The memory of a file before its first action, by slot."""
+    return {slot.name: np.zeros(slot.shape, DTYPES[slot.dtype]) for slot in file.slots}
+
+
+def apply_action(file: TraceFile, action: Mapping[str, Any], slots: Mapping[str, Array]) -> None:
+    """Perform a load or a zero; what only reads changes nothing. Raises KernelError for what is no action."""
+    if "load" in action:
+        np.copyto(slots[action["load"]], file.tensors[action["tensor"]], casting="no")
+    elif "zero" in action:
+        slots[action["zero"]].fill(0)
+    elif "chunk" not in action and "commit" not in action:
+        raise KernelError(f"no action has the keys {', '.join(action)}")
 
 
 def leaf_hash(data: bytes) -> bytes:

@@ -43,6 +43,7 @@ def record_steps(
 def _commit(state: State, workspace: RecordingWorkspace) -> None:
     slots = workspace.layout.slots
     found = state.commit()
+    moments = found.optimizer.root if found.optimizer is not None else None
     weights = {name: CommittedTensor(state.params, slot.offset, slot.shape) for name, slot in slots.items()}
     optimizer = {
         f"{part}/{name}": CommittedTensor(flat, slot.offset, slot.shape)
@@ -51,4 +52,4 @@ def _commit(state: State, workspace: RecordingWorkspace) -> None:
     }
     label = f"step {state.control.step}"
     workspace.recorder.commit("weights/1", weights, f"{label} weights", found.weights.root)
-    workspace.recorder.commit("optimizer/1", optimizer, f"{label} optimizer", found.optimizer.root)
+    workspace.recorder.commit("optimizer/1", optimizer, f"{label} optimizer", moments)
