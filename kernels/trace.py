@@ -145,7 +145,10 @@ class _Run:
 
 def empty_slots(file: TraceFile) -> dict[str, Array]:
     """The memory of a file before its first action, by slot."""
-    return {slot.name: np.zeros(slot.shape, DTYPES[slot.dtype]) for slot in file.slots}
+    try:
+        return {slot.name: np.zeros(slot.shape, DTYPES[slot.dtype]) for slot in file.slots}
+    except MemoryError as error:
+        raise KernelError("the file's slots take more memory than this machine has") from error
 
 
 def apply_action(file: TraceFile, action: Mapping[str, Any], slots: Mapping[str, Array]) -> None:

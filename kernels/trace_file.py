@@ -25,6 +25,7 @@ SCRIPT_KEY = "bitwitness.trace/1"
 DTYPES: Mapping[str, Any] = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4")}
 NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 MOST_HEADER = 1 << 26
+MOST_ELEMENTS = 1 << 40
 
 Array = npt.NDArray[Any]
 
@@ -184,7 +185,9 @@ def _tensors(header: Mapping[str, Any], data: memoryview, where: str) -> Iterato
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(extent) is int and extent >= 1 for extent in value)
+    if not isinstance(value, list) or not all(type(extent) is int and extent >= 1 for extent in value):
+        return False
+    return len(value) <= 4 and math.prod(value) <= MOST_ELEMENTS
 
 
 def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFile:
@@ -197,6 +200,8 @@ def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFil
             raise TraceFileError(f"{where}: a slot must have dtype, name and shape")
         if slot["dtype"] not in DTYPES:
             raise TraceFileError(f"{where}: a slot is F32 or I32")
-        slots.append(Slot(slot["name"], slot["dtype"], tuple(slot["shape"])))
+        slots.append(Slot(str(slot["name"]), slot["dtype"], tuple(slot["shape"])))
+    if len({slot.name for slot in slots}) < len(slots) or not all(NAME.fullmatch(slot.name) for slot in slots):
+        raise TraceFileError(f"{where}: every slot has a name of its own, of A-Z a-z 0-9 . _ / -")
     programs = [program_of(program) for program in value["programs"]]
     return TraceFile(tensors, slots, programs, value["commitments"], value["actions"])

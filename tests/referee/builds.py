@@ -22,22 +22,22 @@ ENGINE = ("digest", "executor", "library", "signature", "thread_pool")
 
 @dataclass(frozen=True)
 class Build:
-    compiler: str
-    flags: tuple[str, ...]
+    compiler: str  # or cmake, which chooses one, and compiles every instruction set of this machine into one program
+    flags: tuple[str, ...] = ()
     runner: tuple[str, ...] = ()  # what executes it where this machine cannot
     needs: str = ""  # a flag of /proc/cpuinfo that it must have
+    isa: str = ""  # BITWITNESS_ISA
 
 
 SANITIZED = "gcc -O1, generic, sanitized"
 BUILDS: Mapping[str, Build] = MappingProxyType(
     {
-        "gcc -O3, AVX2": Build("g++", ("-O3", "-mavx2", "-mfma"), needs="fma"),
-        "gcc -O3, generic": Build("g++", ("-O3",)),
+        "cmake, AVX2": Build("cmake", needs="fma", isa="avx2"),
+        "cmake, generic": Build("cmake", isa="generic"),
         SANITIZED: Build("g++", ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")),
         "clang -O3, AVX2": Build("clang++", ("-O3", "-mavx2", "-mfma"), needs="fma"),
         "clang -O1, generic": Build("clang++", ("-O1",)),
         "aarch64 gcc -O3": Build("aarch64-linux-gnu-g++", ("-O3", "-static"), ("qemu-aarch64",)),
-        "aarch64 gcc -O1": Build("aarch64-linux-gnu-g++", ("-O1", "-static"), ("qemu-aarch64",)),
     }
 )
 
@@ -59,15 +59,26 @@ def missing(build: Build) -> str:
 
 def compile_referee(build: Build) -> Path:
     """The program, compiled unless it is there already. Raises CalledProcessError where it does not compile."""
-    sources = [CSRC / f"{name}.cpp" for name in ENGINE] + sorted(CSRC.glob("ops/*.cpp")) + sorted(REFEREE.glob("*.cpp"))
-    command = [build.compiler, *build.flags, f"@{REFEREE / 'flags'}", *map(str, sources)]
     sha = hashlib.sha256(repr((build.compiler, build.flags)).encode())
-    for path in [REFEREE / "flags", *sources, *sorted(CSRC.rglob("*.h")), *sorted(REFEREE.glob("*.h"))]:
-        sha.update(path.read_bytes())
-    program = ROOT / "build" / "referee-tests" / sha.hexdigest()[:16] / "referee"
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = program.with_suffix(".unfinished")
-        subprocess.run([*command, "-o", str(unfinished)], check=True, capture_output=True, text=True)
-        unfinished.rename(program)
+    for path in sorted([*CSRC.rglob("*"), *REFEREE.rglob("*")]):
+        if path.is_file():
+            sha.update(path.read_bytes())
+    folder = ROOT / "build" / "referee-tests" / sha.hexdigest()[:16]
+    program = folder / "referee"
+    if program.exists():
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / "unfinished"
+    if build.compiler == "cmake":
+        run("cmake", "-S", REFEREE, "-B", folder / "cmake")
+        run("cmake", "--build", folder / "cmake")
+        (folder / "cmake" / "referee").rename(unfinished)
+    else:
+        sources = [CSRC / f"{name}.cpp" for name in ENGINE] + [*CSRC.glob("ops/*.cpp"), *REFEREE.glob("*.cpp")]
+        run(build.compiler, *build.flags, f"@{REFEREE / 'flags'}", *sources, "-o", unfinished)
+    unfinished.rename(program)
     return program
+
+
+def run(*command: str | Path) -> None:
+    subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)

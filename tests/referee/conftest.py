@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,18 +39,25 @@ Referee = Callable[..., Verdict]
 def programs() -> dict[str, Future[Path]]:
     """Every build that this machine can make, under way on two processors."""
     pool = ThreadPoolExecutor(2)
-    return {name: pool.submit(compile_referee, build) for name, build in BUILDS.items() if not missing(build)}
+    under_way: dict[object, Future[Path]] = {}
+    found = {}
+    for name, build in BUILDS.items():
+        if not missing(build):
+            recipe = (build.compiler, build.flags)
+            found[name] = under_way[recipe] = under_way.get(recipe) or pool.submit(compile_referee, build)
+    return found
 
 
 @pytest.fixture(scope="session")
 def referee(programs: dict[str, Future[Path]]) -> Referee:
     """referee(file, *options, build=NAME, timeout=s) -> Verdict; skips where the build cannot be made here."""
 
-    def call(file: Path, *options: str, build: str = "gcc -O3, generic", timeout: float = 300) -> Verdict:
+    def call(file: Path, *options: str, build: str = "cmake, generic", timeout: float = 300) -> Verdict:
         if build not in programs:
             pytest.skip(missing(BUILDS[build]))
         command = [*BUILDS[build].runner, str(programs[build].result()), "--json", *options, str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+        environment = {**os.environ, "BITWITNESS_ISA": BUILDS[build].isa}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
         facts: dict[str, list[dict[str, Any]]] = {}
         for line in done.stdout.splitlines():
             fact = json.loads(line)
