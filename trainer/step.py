@@ -86,6 +86,7 @@ class Workspace:
     def __post_init__(self) -> None:
         config = self.config
         self.layout = layout = Layout(config.model)
+        layout.require(*config.optimizer.frozen, *config.optimizer.weight_decay_overrides)
         per_shard = config.data.windows_per_shard
         at_once = self.windows_at_once or per_shard
         self.windows_at_once = at_once = max(1, min(at_once, per_shard))
