@@ -2,7 +2,7 @@
 
 `run.toml` holds sections [run], [data], [model], [optimizer], [schedule]. An unknown key is an error that names
 it. `RunConfig.resolved()` is what the genesis records: every default written out, floats as the hex of their
-binary64 bits, since signed JSON holds no numbers but integers (DESIGN section 5).
+binary64 bits, since signed JSON holds no numbers but integers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Model(Section):
 
 
 class Data(Section):
-    """Which windows a step reads: S shards of a fixed number of windows each (DESIGN section 3)."""
+    """Which windows a step reads: S shards of a fixed number of windows each (docs/arithmetic.md, A step)."""
 
     train: Name = Field(description="name of a dataset in the ledger")
     window: Count = Field(description="tokens in a window")
