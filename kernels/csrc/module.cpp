@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -229,6 +230,28 @@ nb::list describe_operators() {
   return table;
 }
 
+// The shape of every operand of an operator, [] where the ones given (not None) and the attributes do not say.
+std::vector<Shape> operand_shapes(const std::string& name, const std::vector<std::optional<Shape>>& given,
+                                  const std::vector<std::pair<int64_t, double>>& attributes) {
+  Call call;
+  call.op = &find_operator(name.c_str());
+  const Signature& signature = signature_of(*call.op);
+  if (given.size() != signature.operands.size() || attributes.size() != signature.attributes.size()) {
+    throw KernelError(name + " takes " + std::to_string(signature.operands.size()) + " operands and " +
+                      std::to_string(signature.attributes.size()) + " attributes");
+  }
+  for (size_t i = 0; i < given.size(); ++i) {
+    Operand& operand = call.operands[i];
+    operand.rank = given[i] ? static_cast<int>(given[i]->size()) : -1;
+    if (operand.rank > kMaxRank) throw ShapeError(name + ": an operand has more than 4 dimensions");
+    for (int axis = 0; axis < operand.rank; ++axis) operand.shape[axis] = (*given[i])[axis];
+  }
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    call.attributes[i] = {attributes[i].first, static_cast<float>(attributes[i].second)};
+  }
+  return infer_shapes(call);
+}
+
 const Function& find_function(const std::string& name) {
   for (int i = 0; i < library().function_count; ++i) {
     if (name == library().functions[i].name) return library().functions[i];
@@ -329,6 +352,7 @@ NB_MODULE(_native, m) {
   }, "i"_a, "n"_a, "key"_a, "epoch"_a = 0);
 
   m.def("chunk_hashes", hash_chunks);
+  m.def("operand_shapes", operand_shapes);
   m.def("sum_f64", [](nb::handle x) {
     const ReadF32 from(x);
     return sum_f64(from.data(), from.size());
