@@ -29,10 +29,10 @@ DTYPES = {"F32": torch.float32, "I32": torch.int32, "I16": torch.int16}
 @cache
 def register() -> torch.library.Library:
     """Register every operator; further calls do nothing."""
-    library = torch.library.Library(NAMESPACE, "DEF")
+    library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
     for operator in OPERATORS.values():
-        library.define(schema(operator))
-        library.impl(operator.name, _implementation(operator), "CPU")
+        library.define(schema(operator))  # type: ignore[no-untyped-call]
+        library.impl(operator.name, _implementation(operator), "CPU")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"{NAMESPACE}::{operator.name}", _allocate_only(operator), lib=library)
     return library
 
