@@ -60,7 +60,7 @@ BUILD_ERRORS = {
     "writes an input": ("buffer x is an input", lambda b, x, y: b.call("fill", b.view(x, 0, (4,)), value=0.0)),
     "name taken": ("declared twice", lambda b, x, y: b.buffer("x", (1,))),
     "bad kind": ("kind must be one of", lambda b, x, y: b.buffer("z", (1,), kind="scratch")),
-    "bad dtype": ("dtype must be F32 or I32", lambda b, x, y: b.buffer("z", (1,), dtype="F64")),
+    "bad dtype": ("dtype must be F32, I32 or I16", lambda b, x, y: b.buffer("z", (1,), dtype="F64")),
     "partial overlap": (
         "operand y is written and overlaps operand a",
         lambda b, x, y: b.call("add", b.view(y, 0, (2,)), b.view(x, 0, (2,)), b.view(y, 1, (2,))),
