@@ -35,42 +35,50 @@ BW_INLINE Wi add_products(Wi sum, Wi a, Wi b) {
 #endif
 }
 
-// Keep a row's accumulators in registers: left alone, GCC spills them around the loads.
+// Keep two accumulators in registers: left alone, GCC spills a tile's around the loads.
 BW_INLINE void pin(Wi& first, Wi& second) {
-#if defined(__x86_64__)
 #if defined(__AVX512F__)
   asm volatile("" : "+v"(first), "+v"(second));
-#else
+#elif defined(__AVX2__)
   asm volatile("" : "+x"(first), "+x"(second));
-#endif
+#else
+  static_cast<void>(first), static_cast<void>(second);
 #endif
 }
+
+template <int kIndex> struct Index { BW_MEMBER constexpr operator int() const { return kIndex; } };
+
+// body(i) for the rows of a tile, i a constant: arrays indexed by it become registers.
+template <class Body> BW_INLINE void each_row(Body body) {
+  body(Index<0>{}), body(Index<1>{}), body(Index<2>{}), body(Index<3>{}), body(Index<4>{}), body(Index<5>{});
+}
+
+BW_INLINE Wi load_words(const int32_t* p) { Wi v; memcpy(&v, p, sizeof v); return v; }
+BW_INLINE Wf load_scales(const float* p) { Wf v; memcpy(&v, p, sizeof v); return v; }
 
 // acc[6][columns] += float(block's sum)·(scale of the row · scale of the column), blocks ascending. The products with
 // the scales are exact: powers of two, far from overflow and from subnormals.
 BW_INLINE void bfp_chain(int64_t blocks, const int32_t* a, const float* a_scales, const int32_t* b,
                          const float* b_scales, Wf (*acc)[2]) {
   for (int64_t block = 0; block < blocks; ++block) {
-    Wi sum[kBfpTileRows][2] = {};
+    // acc waits in memory: it would take the registers of the integers.
+    asm volatile("" : : "r"(acc) : "memory");
+    Wi left[kBfpTileRows], right[kBfpTileRows];
+    each_row([&](auto i) __attribute__((always_inline)) { left[i] = Wi{}, right[i] = Wi{}; });
     for (int64_t k = 0; k < kBfpWords; ++k) {
-      Wi column[2];
-      memcpy(column, b + k * kBfpTileColumns, sizeof column);
-#pragma GCC unroll 6
-      for (int i = 0; i < kBfpTileRows; ++i) {
+      const Wi column = load_words(b + k * kBfpTileColumns), next = load_words(b + k * kBfpTileColumns + kWide);
+      each_row([&](auto i) __attribute__((always_inline)) {
         const Wi row = Wi{} + a[i * kBfpWords + k];
-        sum[i][0] = add_products(sum[i][0], row, column[0]);
-        sum[i][1] = add_products(sum[i][1], row, column[1]);
-        pin(sum[i][0], sum[i][1]);
-      }
+        left[i] = add_products(left[i], row, column);
+        right[i] = add_products(right[i], row, next);
+        pin(left[i], right[i]);
+      });
     }
-    Wf scale[2];
-    memcpy(scale, b_scales, sizeof scale);
-#pragma GCC unroll 6
-    for (int i = 0; i < kBfpTileRows; ++i) {
-      const Wf row = Wf{} + a_scales[i];
-      acc[i][0] = acc[i][0] + __builtin_convertvector(sum[i][0], Wf) * (row * scale[0]);
-      acc[i][1] = acc[i][1] + __builtin_convertvector(sum[i][1], Wf) * (row * scale[1]);
-    }
+    const Wf scale = load_scales(b_scales), next = load_scales(b_scales + kWide);
+    each_row([&](auto i) __attribute__((always_inline)) {
+      acc[i][0] = acc[i][0] + __builtin_convertvector(left[i], Wf) * (scale * a_scales[i]);
+      acc[i][1] = acc[i][1] + __builtin_convertvector(right[i], Wf) * (next * a_scales[i]);
+    });
     a += kBfpTileRows * kBfpWords;
     a_scales += kBfpTileRows;
     b += kBfpWords * kBfpTileColumns;
