@@ -110,7 +110,7 @@ class Run(Section):
     name: Name
     steps: Count
     seed: Natural = 0
-    precision: Literal["fp32"] = "fp32"
+    precision: Literal["fp32", "bfp"] = Field(default="fp32", description="of the matrix products")
     storage: Literal["F32"] = "F32"
     head_backward: Literal["fp32"] = "fp32"
     state_every: Count = 50
