@@ -129,7 +129,8 @@ class QuantisedMatrix:
 
 def operand(b: ProgramBuilder, name: str, rows: int, blocks: int, kind: Kind = "temp") -> tuple[Buffer, Buffer]:
     """The integers and the scales of a quantised operand."""
-    return b.buffer(name + ".q", (rows, BLOCK * blocks), "I16", kind), b.buffer(name + ".s", (rows, blocks), "F32", kind)
+    integers = b.buffer(name + ".q", (rows, BLOCK * blocks), "I16", kind)
+    return integers, b.buffer(name + ".s", (rows, blocks), "F32", kind)
 
 
 def products(config: RunConfig, b: ProgramBuilder, params: Buffer, layout: Layout) -> Products:

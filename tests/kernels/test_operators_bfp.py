@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bitwitness.kernels.program import call
+
 FLAVOURS = ["normal", "wide", "tiny", "huge", "special", "bits"]
 flavours = st.sampled_from(FLAVOURS)
 seeds = st.integers(0, 2**32 - 1)
@@ -29,7 +31,7 @@ def test_exponents(values, same_bits, flavour, seed, rows, width):
 
 
 def test_balance(same_bits):
-    g, x = (np.array(pair, np.int32) for pair in zip(*[(g, x) for g in range(-5, 6) for x in range(-5, 6)], strict=True))
+    g, x = np.repeat(np.arange(-5, 6, dtype=np.int32), 11), np.tile(np.arange(-5, 6, dtype=np.int32), 11)
     same_bits("bfp_balance", g, x, np.zeros_like(g))
     ends = np.array([-126, 129, 129, -126, -(2**31), 2**31 - 1], np.int32)
     same_bits("bfp_balance", ends, ends[::-1].copy(), np.zeros_like(ends))
@@ -64,8 +66,6 @@ def test_ties_go_to_even_and_the_greatest_to_4095(same_bits):
     units = [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 2047.5, 2046.5, 2048, -2048, 0.25, 0.75]
     x = np.array([units], np.float32) * np.float32(2**-11)
     q, s = quantised(1, x.shape[1])
-    from bitwitness.kernels.program import call
-
     call("bfp_rows", x, np.zeros(x.shape[1], np.int32), q, s, np.zeros(1, np.int32), sign=1)
     assert q[0, : x.shape[1]].tolist() == [0, 2, 2, 0, -2, -2, 2048, 2046, 2048, -2048, 0, 1]
     assert s[0, 0] == 2.0**-11

@@ -18,9 +18,7 @@ from .conftest import small_config
 
 
 @pytest.mark.parametrize(("precision", "name"), [("fp32", "run-1.json"), ("bfp", "run-1-bfp.json")])
-def test_three_steps(
-    project: Project, golden: Callable[[str], Any], tmp_path: Path, precision: str, name: str
-) -> None:
+def test_three_steps(project: Project, golden: Callable[[str], Any], tmp_path: Path, precision: str, name: str) -> None:
     file = golden(name)
     config = small_config(precision=precision)
     workspace = Workspace(config, 2)
