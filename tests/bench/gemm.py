@@ -42,7 +42,7 @@ def bench_gemm(config: RunConfig, rounds: int) -> dict[str, object]:
     table: dict[str, dict[str, float]] = {}
     for shape in shapes(config):
         for layout, contestants in _layouts(shape):
-            seconds = interleave(contestants, rounds)
+            seconds = interleave(contestants, rounds, rest=0.02)
             table[f"{layout} N={shape.n} K={shape.k} R={shape.rows}"] = {
                 name: round(ratio(seconds[name], seconds["torch"]), 3) for name in ("fp32", "bfp")
             }

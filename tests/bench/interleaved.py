@@ -20,6 +20,7 @@ def interleave(
             run()
             if number >= warm_up:
                 seconds[name].append(time.perf_counter() - began)
+            time.sleep(rest)
     return seconds
 
 

@@ -33,7 +33,7 @@ def bench_step(preset: str, window: int, windows: int, rounds: int, compiled: bo
         for name in ("eager", "compile") if compiled else ("eager",):
             trainer = EagerTrainer(ours["fp32"].config.model, window, compiled=name == "compile")
             contestants[name] = lambda trainer=trainer: trainer.step(ids, targets)  # type: ignore[misc]
-        seconds = interleave(contestants, rounds)
+        seconds = interleave(contestants, rounds, rest=0.4)
         overheads, parts = {}, {}
         for name, trainer_ in ours.items():
             compute, digest, append = (median(part) for part in zip(*trainer_.parts[-rounds:], strict=True))
