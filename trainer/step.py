@@ -34,7 +34,7 @@ Weights = Mapping[str, torch.Tensor]
 """The parameters as the programs of a step read them: `params` and, in block fixed point, every matrix quantised."""
 
 Tap = Callable[[str, torch.Tensor], None]
-"""Called with the name and the float32 values of each logical tensor that an audit witnesses (docs/formats/audit.md)."""
+"""Called with the name and the float32 values of each tensor that an audit witnesses (docs/formats/audit.md)."""
 
 
 class NotFinite(BitwitnessError):

@@ -10,9 +10,12 @@ THREADS = 2
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
+    contestants: Mapping[str, Callable[[], object]], rounds: int, *, rest: float, warm_up: int = 2
 ) -> dict[str, list[float]]:
-    """Call each once per round, in turn; return the seconds of every call after the warm-up, by contestant."""
+    """Call each once per round, in turn; return the seconds of every call after the warm-up, by contestant.
+
+    `rest` seconds pass after each call: worker threads spin for a while after their work, and would slow the next one.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(warm_up + rounds):
         for name, run in contestants.items():
