@@ -108,6 +108,8 @@ BW_INLINE void scale_columns(const float* x, int64_t stride, const int32_t* a, i
                              int64_t columns, float* y, Vi* most_of_column) {
   for (int v = 0; v < kColumns / kLanes; ++v) most_of_column[v] = Vi{};
   for (int64_t k = 0; k < depth; ++k, x += stride, y += kColumns) {
+    __builtin_prefetch(x + 16 * stride);  // rows lie too far apart for the processor to see the pattern
+    __builtin_prefetch(x + 16 * stride + kColumns / 2);
     const Vf factor = splat(power_of_two<float>(sign * clamped(a[k], -kBfpShift, kBfpShift)));
     float edge[kColumns] = {};
     const float* from = x;

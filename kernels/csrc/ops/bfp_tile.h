@@ -1,45 +1,37 @@
 // The register tile of integer products: six rows by two vectors of columns, 128 terms at a time, exact in int32.
 //
-// A 32-bit word holds the two numbers of a row at k and k + 1. A panel of columns is [k/2][kBfpColumns] words; rows lie
-// side by side, 64 words each. Vectors are as wide as the target's integer unit, which may be more than kLanes.
+// A 32-bit word holds the two numbers of a row at k and k + 1. A panel of columns is [k/2][kBfpTileColumns] words; rows lie
+// side by side, 64 words each.
 #pragma once
 
 #include "bfp.h"
 
-#if defined(__AVX2__)
+#if BITWITNESS_LANES >= 8
 #include <immintrin.h>
 #endif
 
 namespace bitwitness::BITWITNESS_ISA {
 
-#if defined(__AVX512VNNI__)
-constexpr int kWide = 16;
-#else
-constexpr int kWide = kLanes;
-#endif
 constexpr int kBfpTileRows = 6;
-constexpr int kBfpTileColumns = 2 * kWide;
+constexpr int kBfpTileColumns = 2 * kLanes;
 constexpr int64_t kBfpWords = kBfpBlock / 2;  // of a row in a block
 
-typedef float Wf __attribute__((vector_size(4 * kWide)));
-typedef int32_t Wi __attribute__((vector_size(4 * kWide)));
-
 // sum + (low·low + high·high) of the 16-bit halves of each word: |sum| < 2^31 throughout, so the order is free.
-BW_INLINE Wi add_products(Wi sum, Wi a, Wi b) {
-#if defined(__AVX512VNNI__)
-  return (Wi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return sum + (Wi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+BW_INLINE Vi add_products(Vi sum, Vi a, Vi b) {
+#if BITWITNESS_LANES == 16
+  return (Vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif BITWITNESS_LANES == 8
+  return sum + (Vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #else
   return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif
 }
 
 // Keep two accumulators in registers: left alone, GCC spills a tile's around the loads.
-BW_INLINE void pin(Wi& first, Wi& second) {
-#if defined(__AVX512F__)
+BW_INLINE void pin(Vi& first, Vi& second) {
+#if BITWITNESS_LANES == 16
   asm volatile("" : "+v"(first), "+v"(second));
-#elif defined(__AVX2__)
+#elif BITWITNESS_LANES == 8
   asm volatile("" : "+x"(first), "+x"(second));
 #else
   static_cast<void>(first), static_cast<void>(second);
@@ -53,31 +45,30 @@ template <class Body> BW_INLINE void each_row(Body body) {
   body(Index<0>{}), body(Index<1>{}), body(Index<2>{}), body(Index<3>{}), body(Index<4>{}), body(Index<5>{});
 }
 
-BW_INLINE Wi load_words(const int32_t* p) { Wi v; memcpy(&v, p, sizeof v); return v; }
-BW_INLINE Wf load_scales(const float* p) { Wf v; memcpy(&v, p, sizeof v); return v; }
+BW_INLINE Vi load_words(const int32_t* p) { Vi v; memcpy(&v, p, sizeof v); return v; }
 
 // acc[6][columns] += float(block's sum)·(scale of the row · scale of the column), blocks ascending. The products with
 // the scales are exact: powers of two, far from overflow and from subnormals.
 BW_INLINE void bfp_chain(int64_t blocks, const int32_t* a, const float* a_scales, const int32_t* b,
-                         const float* b_scales, Wf (*acc)[2]) {
+                         const float* b_scales, Vf (*acc)[2]) {
   for (int64_t block = 0; block < blocks; ++block) {
     // acc waits in memory: it would take the registers of the integers.
     asm volatile("" : : "r"(acc) : "memory");
-    Wi left[kBfpTileRows], right[kBfpTileRows];
-    each_row([&](auto i) __attribute__((always_inline)) { left[i] = Wi{}, right[i] = Wi{}; });
+    Vi left[kBfpTileRows], right[kBfpTileRows];
+    each_row([&](auto i) __attribute__((always_inline)) { left[i] = Vi{}, right[i] = Vi{}; });
     for (int64_t k = 0; k < kBfpWords; ++k) {
-      const Wi column = load_words(b + k * kBfpTileColumns), next = load_words(b + k * kBfpTileColumns + kWide);
+      const Vi column = load_words(b + k * kBfpTileColumns), next = load_words(b + k * kBfpTileColumns + kLanes);
       each_row([&](auto i) __attribute__((always_inline)) {
-        const Wi row = Wi{} + a[i * kBfpWords + k];
+        const Vi row = Vi{} + a[i * kBfpWords + k];
         left[i] = add_products(left[i], row, column);
         right[i] = add_products(right[i], row, next);
         pin(left[i], right[i]);
       });
     }
-    const Wf scale = load_scales(b_scales), next = load_scales(b_scales + kWide);
+    const Vf scale = load(b_scales), next = load(b_scales + kLanes);
     each_row([&](auto i) __attribute__((always_inline)) {
-      acc[i][0] = acc[i][0] + __builtin_convertvector(left[i], Wf) * (scale * a_scales[i]);
-      acc[i][1] = acc[i][1] + __builtin_convertvector(right[i], Wf) * (next * a_scales[i]);
+      acc[i][0] = acc[i][0] + to_float(left[i]) * (scale * a_scales[i]);
+      acc[i][1] = acc[i][1] + to_float(right[i]) * (next * a_scales[i]);
     });
     a += kBfpTileRows * kBfpWords;
     a_scales += kBfpTileRows;

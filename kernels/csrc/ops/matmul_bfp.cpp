@@ -79,7 +79,7 @@ BW_INLINE void fill_tile(const BfpStrip& strip, const int32_t* a, const float* a
                          int64_t stride, int64_t rows, int64_t columns, bool from_zero) {
   const int32_t* const b = reinterpret_cast<const int32_t*>(strip.panel_words(panel));
   const float* const b_scales = strip.panel_scales(panel);
-  Wf acc[kBfpTileRows][2] = {};
+  Vf acc[kBfpTileRows][2] = {};
   if (rows == kBfpTileRows && columns == kBfpTileColumns) {
     if (!from_zero) {
       for (int i = 0; i < kBfpTileRows; ++i) memcpy(acc[i], c + i * stride, sizeof acc[i]);
