@@ -17,8 +17,8 @@ from bitwitness.kernels import footprint
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Call, Executor, ProgramBuilder
-from bitwitness.kernels.trace import CHUNK_ELEMENTS, apply_action, empty_slots
-from bitwitness.kernels.trace_file import Array, Slot, TraceFile
+from bitwitness.kernels.trace import CHUNK_BYTES, apply_action, empty_slots
+from bitwitness.kernels.trace_file import DTYPES, Array, Slot, TraceFile, bits
 
 
 def extract(
@@ -36,8 +36,9 @@ def extract(
     except (IndexError, ValueError):
         raise KernelError(f"run {run} has no call {call} that writes {operand}") from None
     shapes = [view.shape for view in disputed.operands]
-    begin = chunk * CHUNK_ELEMENTS
-    end = min(begin + CHUNK_ELEMENTS, disputed.operands[position].size)
+    per_chunk = CHUNK_BYTES // DTYPES[disputed.operands[position].dtype].itemsize
+    begin = chunk * per_chunk
+    end = min(begin + per_chunk, disputed.operands[position].size)
     found = footprint.cuts(disputed.op, shapes, operand, begin, end, **disputed.attributes)
     small = footprint.restrict(disputed.op, _operands(disputed, arrays), found)
     at = footprint.where(disputed.op, shapes, operand, begin, found)
@@ -61,7 +62,7 @@ def _before(file: TraceFile, run: int, call: int, threads: int) -> tuple[tuple[C
             continue
         for buffer in program.buffers.values():
             if buffer.kind == "temp":
-                arrays[buffer.name] = np.zeros(buffer.shape, np.float32 if buffer.dtype == "F32" else np.int32)
+                arrays[buffer.name] = np.zeros(buffer.shape, DTYPES[buffer.dtype])
         _run_part(program.calls[:call], arrays, threads)
         return program.calls, arrays
     raise KernelError(f"the file has {runs} runs; there is no run {run}")
@@ -106,7 +107,7 @@ def _file(
         kind: Any = "input" if directions == {"in"} else "output" if directions == {"out"} else "inout"
         buffers[id(array)] = builder.buffer(spec.name, array.shape, dtype, kind)
         out.slots.append(Slot(spec.name, dtype, array.shape))
-        if kind != "output" and array.view(np.int32).any():
+        if kind != "output" and bits(array).any():
             out.tensors[spec.name] = array
             out.actions.append({"load": spec.name, "tensor": spec.name})
     builder.call(call.op, *(buffers[id(array)] for array in operands), **call.attributes)

@@ -21,7 +21,7 @@ import numpy as np
 
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.program import Executor, Program
-from bitwitness.kernels.trace_file import DTYPES, Array, Slot, TraceFile, program_json
+from bitwitness.kernels.trace_file import DTYPES, Array, Slot, TraceFile, bits, program_json
 
 
 @dataclass
@@ -192,7 +192,7 @@ class _Writer:
         if not memory.written and self.holds.get(slot) == digest:
             return
         touched, self.holds[slot] = slot in self.holds, digest
-        if not contents.view(np.int32).any():
+        if not bits(contents).any():
             if touched:
                 self.file.actions.append({"zero": slot})
             return
@@ -213,7 +213,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _same(a: Array, b: Array) -> bool:
     """Whether two arrays hold the same bits."""
-    return bool(np.array_equal(a.view(np.int32), b.view(np.int32)))
+    return bool(np.array_equal(bits(a), bits(b)))
 
 
 def _digest(array: Array) -> str:

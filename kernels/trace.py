@@ -24,7 +24,7 @@ from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Executor
 from bitwitness.kernels.trace_file import DTYPES, Array, TraceFile, canonical
 
-CHUNK_ELEMENTS = 16384  # 64 KiB
+CHUNK_BYTES = 65536
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def tree_root(leaves: Sequence[bytes]) -> bytes:
 
 
 def chunk_hashes(array: Array) -> tuple[bytes, ...]:
-    """The leaf of every 64 KiB chunk of a contiguous float32 or int32 array, NaNs as 7FC00000."""
+    """The leaf of every 64 KiB chunk of a contiguous float32, int32 or int16 array, NaNs as 7FC00000."""
     hashes = _native.chunk_hashes(array)
     return tuple(hashes[at : at + 32] for at in range(0, len(hashes), 32))
 

@@ -22,7 +22,7 @@ from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Program, ProgramBuilder
 
 SCRIPT_KEY = "bitwitness.trace/1"
-DTYPES: Mapping[str, Any] = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4")}
+DTYPES: Mapping[str, Any] = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2")}
 NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 MOST_HEADER = 1 << 26
 MOST_ELEMENTS = 1 << 40
@@ -107,6 +107,11 @@ def program_of(value: Mapping[str, Any]) -> Program:
     return program
 
 
+def bits(array: Array) -> Array:
+    """The bits of an array as unsigned integers, so that comparing is exact."""
+    return array.view(np.dtype(f"<u{array.itemsize}"))
+
+
 def f32_of_hex(text: str) -> float:
     """The binary32 number of 8 hex digits."""
     if not re.fullmatch(r"[0-9a-f]{8}", text):
@@ -175,7 +180,7 @@ def _tensors(header: Mapping[str, Any], data: memoryview, where: str) -> Iterato
         shape, dtype = entry["shape"], DTYPES.get(str(entry["dtype"]))
         if dtype is None or not _is_shape(shape) or not NAME.fullmatch(name):
             raise TraceFileError(f"{where}: tensor {name!r} has a name, dtype or shape that no trace file holds")
-        end = at + math.prod(shape) * 4
+        end = at + math.prod(shape) * dtype.itemsize
         if entry["data_offsets"] != [at, end] or end > len(data):
             raise TraceFileError(f"{where}: tensor {name!r} does not lie where the ones before it end")
         yield name, np.frombuffer(data[at:end], dtype).reshape(shape)
@@ -199,7 +204,7 @@ def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFil
         if not isinstance(slot, dict) or slot.keys() != {"dtype", "name", "shape"} or not _is_shape(slot["shape"]):
             raise TraceFileError(f"{where}: a slot must have dtype, name and shape")
         if slot["dtype"] not in DTYPES:
-            raise TraceFileError(f"{where}: a slot is F32 or I32")
+            raise TraceFileError(f"{where}: a slot is F32, I32 or I16")
         slots.append(Slot(str(slot["name"]), slot["dtype"], tuple(slot["shape"])))
     if len({slot.name for slot in slots}) < len(slots) or not all(NAME.fullmatch(slot.name) for slot in slots):
         raise TraceFileError(f"{where}: every slot has a name of its own, of A-Z a-z 0-9 . _ / -")

@@ -120,7 +120,7 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
     if (buffer.kind != BufferKind::Temp) {
       external[i] = externals++;
     } else if (buffer.arena_offset < 0 || buffer.arena_offset % kLine != 0 ||
-               elements_of(buffer.shape) * 4 > arena_bytes - buffer.arena_offset) {
+               elements_of(buffer.shape) * bytes_of(buffer.dtype) > arena_bytes - buffer.arena_offset) {
       throw KernelError("temp buffer " + buffer.name + " lies outside the arena of the plan");
     }
   }
@@ -137,10 +137,11 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
     Call call = bound_shapes(calls[c]);
     for (size_t i = 0; i < calls[c].operands.size(); ++i) {
       const ViewSpec& view = calls[c].operands[i];
+      const int64_t bytes = view.offset * bytes_of(buffers_[view.buffer].dtype);
       if (external[view.buffer] >= 0) {
-        bindings_.push_back({static_cast<int>(c), static_cast<int>(i), external[view.buffer], view.offset * 4});
+        bindings_.push_back({static_cast<int>(c), static_cast<int>(i), external[view.buffer], bytes});
       } else {
-        call.operands[i].data = arena_.get() + buffers_[view.buffer].arena_offset + view.offset * 4;
+        call.operands[i].data = arena_.get() + buffers_[view.buffer].arena_offset + bytes;
       }
     }
     if (call.op->scratch != nullptr) {
@@ -163,7 +164,7 @@ void Executor::hash_outputs(int call, size_t& next, Worker& worker) {
     const Operand& operand = calls_[call].operands[written.operand];
     const DType dtype = signature_of(*calls_[call].op).operands[written.operand].dtype;
     for (int64_t chunk; (chunk = worker.take()) < static_cast<int64_t>(written.chunks.size());) {
-      written.chunks[chunk] = chunk_hash(operand.data, operand.size() * 4, dtype, chunk);
+      written.chunks[chunk] = chunk_hash(operand.data, operand.size() * bytes_of(dtype), dtype, chunk);
     }
     worker.barrier();
   }
@@ -197,7 +198,7 @@ std::vector<Written> Executor::trace(const std::vector<void*>& external) {
     const Signature& signature = signature_of(*calls_[c].op);
     for (size_t i = 0; i < signature.operands.size(); ++i) {
       if (signature.operands[i].direction == Direction::In) continue;
-      const int64_t chunks = chunk_count(calls_[c].operands[i].size() * 4);
+      const int64_t chunks = chunk_count(calls_[c].operands[i].size() * bytes_of(signature.operands[i].dtype));
       traced.push_back({static_cast<int>(c), static_cast<int>(i), std::vector<Hash>(chunks)});
     }
   }

@@ -41,7 +41,8 @@ using CallTuple = std::tuple<std::string, std::vector<ViewTuple>, std::vector<st
 DType parse_dtype(const std::string& text) {
   if (text == "F32") return DType::F32;
   if (text == "I32") return DType::I32;
-  throw KernelError("dtype must be F32 or I32, not " + text);
+  if (text == "I16") return DType::I16;
+  throw KernelError("dtype must be F32, I32 or I16, not " + text);
 }
 
 BufferKind parse_kind(const std::string& text) {
@@ -76,12 +77,17 @@ struct Bound {
 };
 
 template <class Array> bool matches(const Array& array, DType dtype) {
-  return array.dtype() == (dtype == DType::F32 ? nb::dtype<float>() : nb::dtype<int32_t>());
+  switch (dtype) {
+    case DType::F32: return array.dtype() == nb::dtype<float>();
+    case DType::I32: return array.dtype() == nb::dtype<int32_t>();
+    case DType::I16: return array.dtype() == nb::dtype<int16_t>();
+  }
+  return false;
 }
 
 template <class Array> Bound bind_as(nb::handle object, DType dtype, const Shape* shape, const std::string& what) {
   const auto refuse = [&] {
-    std::string expected = dtype == DType::F32 ? "float32" : "int32";
+    std::string expected = dtype == DType::F32 ? "float32" : dtype == DType::I32 ? "int32" : "int16";
     if (shape != nullptr) {
       expected += " [";
       for (size_t i = 0; i < shape->size(); ++i) expected += (i ? "," : "") + std::to_string((*shape)[i]);
@@ -196,9 +202,11 @@ nb::list trace_executor(Executor& executor, const std::vector<nb::object>& array
 }
 
 nb::bytes hash_chunks(nb::handle array) {
-  Readable as_floats;
-  const bool is_f32 = nb::try_cast(array, as_floats, false) && matches(as_floats, DType::F32);
-  const DType dtype = is_f32 ? DType::F32 : DType::I32;
+  Readable readable;
+  DType dtype = DType::F32;
+  if (nb::try_cast(array, readable, false)) {
+    for (const DType candidate : {DType::I32, DType::I16}) if (matches(readable, candidate)) dtype = candidate;
+  }
   const Bound bound = bind_as<Readable>(array, dtype, nullptr, "this function");
   std::vector<Hash> hashes;
   {

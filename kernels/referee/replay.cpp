@@ -9,9 +9,10 @@
 namespace bitwitness {
 namespace {
 
-Memory zeroed(int64_t elements) {
-  Memory memory = allocate(elements * 4);
-  std::memset(memory.get(), 0, static_cast<size_t>(elements) * 4);
+Memory zeroed(int64_t elements, DType dtype) {
+  const int64_t bytes = elements * bytes_of(dtype);
+  Memory memory = allocate(bytes);
+  std::memset(memory.get(), 0, static_cast<size_t>(bytes));
   return memory;
 }
 
@@ -19,7 +20,7 @@ Memory zeroed(int64_t elements) {
 std::string tensor_leaf(const CommittedTensor& tensor, DType dtype, const Hash& digest) {
   std::string shape;
   for (const int64_t extent : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(extent);
-  return "{\"bytes\":" + std::to_string(tensor.elements * 4) + ",\"digest\":\"" + hex(digest) + "\",\"dtype\":\"" +
+  return "{\"bytes\":" + std::to_string(tensor.elements * bytes_of(dtype)) + ",\"digest\":\"" + hex(digest) + "\",\"dtype\":\"" +
          name_of(dtype) + "\",\"name\":" + quoted(tensor.name) + ",\"shape\":[" + shape + "]}";
 }
 
@@ -49,7 +50,7 @@ void Fact::print(bool json) const {
 
 Replay::Replay(const TraceFile& file, const ReplayOptions& options)
     : file_(file), options_(options), written_(file.slots.size()) {
-  for (const Slot& slot : file.slots) slots_.push_back(zeroed(slot.elements));
+  for (const Slot& slot : file.slots) slots_.push_back(zeroed(slot.elements, slot.dtype));
   for (const TraceProgram& program : file.programs) {
     // Temporary buffers are memory of their own here, zero at first: a wrong plan, or a buffer that is read before it
     // is written, then cannot make two machines differ.
@@ -59,7 +60,7 @@ Replay::Replay(const TraceFile& file, const ReplayOptions& options)
       if (buffer.kind != BufferKind::Temp) continue;
       int64_t elements = 1;
       for (const int64_t extent : buffer.shape) elements *= extent;
-      temporary.push_back(zeroed(elements));
+      temporary.push_back(zeroed(elements, buffer.dtype));
       buffer.kind = BufferKind::InOut;
     }
     executors_.push_back(std::make_unique<Executor>(buffers, program.calls, 0, options.threads));
@@ -77,7 +78,7 @@ bool Replay::perform() {
         std::memcpy(memory_of(action.slot), file_.tensors[action.tensor].data, file_.tensors[action.tensor].bytes);
         break;
       case Action::Kind::Zero:
-        std::memset(memory_of(action.slot), 0, static_cast<size_t>(file_.slots[action.slot].elements) * 4);
+        std::memset(memory_of(action.slot), 0, static_cast<size_t>(file_.slots[action.slot].bytes()));
         break;
       case Action::Kind::Run: run(action); break;
       case Action::Kind::Commit: good = commit(action) && good; break;
@@ -149,8 +150,8 @@ bool Replay::commit(const Action& action) {
   std::vector<Hash> leaves;
   for (const CommittedTensor& tensor : commitment.tensors) {
     const DType dtype = file_.slots[tensor.slot].dtype;
-    const char* const data = static_cast<const char*>(memory_of(tensor.slot)) + tensor.offset * 4;
-    const std::string leaf = tensor_leaf(tensor, dtype, tensor_digest(data, tensor.elements * 4, dtype));
+    const char* const data = static_cast<const char*>(memory_of(tensor.slot)) + tensor.offset * bytes_of(dtype);
+    const std::string leaf = tensor_leaf(tensor, dtype, tensor_digest(data, tensor.elements * bytes_of(dtype), dtype));
     leaves.push_back(leaf_hash(leaf.data(), leaf.size()));
   }
   const std::string root = hex(tree_root(leaves));
@@ -165,8 +166,9 @@ bool Replay::commit(const Action& action) {
 }
 
 bool Replay::chunk(const Action& action) {
-  const char* const data = static_cast<const char*>(memory_of(action.slot)) + action.begin * 4;
-  const Hash found = chunk_hash(data, (action.end - action.begin) * 4, file_.slots[action.slot].dtype, 0);
+  const DType dtype = file_.slots[action.slot].dtype;
+  const char* const data = static_cast<const char*>(memory_of(action.slot)) + action.begin * bytes_of(dtype);
+  const Hash found = chunk_hash(data, (action.end - action.begin) * bytes_of(dtype), dtype, 0);
   Fact fact("chunk");
   fact.text("slot", file_.slots[action.slot].name).number("begin", action.begin).number("end", action.end)
       .text("hash", hex(found));
@@ -183,7 +185,7 @@ void Replay::print_written_slots() {
   for (size_t i = 0; i < file_.slots.size(); ++i) {
     if (!written_[i]) continue;
     const Slot& slot = file_.slots[i];
-    const Hash digest = tensor_digest(slots_[i].get(), slot.elements * 4, slot.dtype);
+    const Hash digest = tensor_digest(slots_[i].get(), slot.bytes(), slot.dtype);
     Fact("slot").text("name", slot.name).text("digest", hex(digest)).print(options_.json);
   }
 }

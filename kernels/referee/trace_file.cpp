@@ -47,8 +47,8 @@ int64_t count_in(const Json& json, const char* what, int64_t low, int64_t high) 
 
 DType dtype_in(const Json& json) {
   const std::string& text = json.text("dtype");
-  for (const DType dtype : {DType::F32, DType::I32}) if (text == name_of(dtype)) return dtype;
-  throw KernelError("dtype must be F32 or I32");
+  for (const DType dtype : {DType::F32, DType::I32, DType::I16}) if (text == name_of(dtype)) return dtype;
+  throw KernelError("dtype must be F32, I32 or I16");
 }
 
 std::vector<int64_t> shape_in(const Json& json, int64_t* elements) {
@@ -227,7 +227,7 @@ void TraceFile::read_header(std::string_view header, const char* data, int64_t b
     tensor.only("a tensor", {"data_offsets", "dtype", "shape"});
     FileTensor t{name, dtype_in(tensor.at("dtype")), {}, data + at, 0};
     t.shape = shape_in(tensor.at("shape"), &t.bytes);
-    t.bytes *= 4;
+    t.bytes *= bytes_of(t.dtype);
     const auto& offsets = tensor.at("data_offsets").items("data_offsets");
     if (offsets.size() != 2 || offsets[0].integer("an offset") != at || offsets[1].integer("an offset") != at + t.bytes ||
         t.bytes > bytes - at) {
@@ -300,9 +300,9 @@ void TraceFile::read_script(int64_t memory) {
       item.only("an action", {"begin", "chunk", "claims", "end"});
       action.kind = Action::Kind::Chunk;
       action.slot = slot_names.find(item.at("chunk"));
-      const int64_t size = slots[action.slot].elements;
+      const int64_t size = slots[action.slot].elements, most = kChunkBytes / bytes_of(slots[action.slot].dtype);
       action.begin = count_in(item.at("begin"), "begin", 0, size - 1);
-      action.end = count_in(item.at("end"), "end", action.begin + 1, std::min(size, action.begin + kChunkBytes / 4));
+      action.end = count_in(item.at("end"), "end", action.begin + 1, std::min(size, action.begin + most));
       for (const auto& [name, hash] : item.at("claims").members("claims")) {
         action.claims.push_back({name, hash_in(hash, "a claim")});
       }

@@ -23,6 +23,8 @@ struct Slot {  // memory that programs are run on; zero at first
   DType dtype;
   std::vector<int64_t> shape;
   int64_t elements;
+
+  int64_t bytes() const { return elements * bytes_of(dtype); }
 };
 
 struct TraceProgram {

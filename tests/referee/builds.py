@@ -32,6 +32,7 @@ class Build:
 SANITIZED = "gcc -O1, generic, sanitized"
 BUILDS: Mapping[str, Build] = MappingProxyType(
     {
+        "cmake, AVX-512": Build("cmake", needs="avx512_vnni", isa="avx512"),
         "cmake, AVX2": Build("cmake", needs="fma", isa="avx2"),
         "cmake, generic": Build("cmake", isa="generic"),
         SANITIZED: Build("g++", ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")),

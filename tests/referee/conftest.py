@@ -80,6 +80,13 @@ def steps_file(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def bfp_file(folder: Path) -> Path:
+    """The same in block fixed point."""
+    trace_file.write(folder / "steps-bfp.safetensors", files.steps(24, "bfp"))
+    return folder / "steps-bfp.safetensors"
+
+
+@pytest.fixture(scope="session")
 def operators_file(folder: Path) -> Path:
     """Every operator, once long and once awkward."""
     trace_file.write(folder / "operators.safetensors", files.operators())

@@ -9,7 +9,7 @@ import numpy as np
 
 from bitwitness.kernels import host, philox
 from bitwitness.kernels.ops import OPERATORS
-from bitwitness.kernels.program import Buffer, ProgramBuilder
+from bitwitness.kernels.program import Buffer, ProgramBuilder, call
 from bitwitness.kernels.recorder import Recorder
 from bitwitness.kernels.selftest import AWKWARD
 from bitwitness.kernels.trace_file import Array, TraceFile
@@ -34,15 +34,15 @@ class Digits:
         return Rows(tuple(range(first, first + count)), tokens[:-1], targets, rows - start, start)
 
 
-def config(tied: bool) -> Any:
+def config(precision: str) -> Any:
     """A model of some thousand parameters; 3 shards of 2 windows, so that folds and odd ones occur."""
     return parse_config(
         {
-            "run": {"name": "r", "steps": 24, "seed": 5},
+            "run": {"name": "r", "steps": 24, "seed": 5, "precision": precision},
             "data": {"train": "digits", "window": WINDOW, "shards": 3, "windows_per_shard": 2},
             "model": {
                 **{"layers": 2, "width": 20, "heads": 2, "kv_heads": 1, "hidden": 28},
-                **{"vocabulary": VOCABULARY, "tied": tied},
+                **{"vocabulary": VOCABULARY},
             },
             "schedule": {"kind": "cosine", "warmup": 3},
         },
@@ -50,9 +50,9 @@ def config(tied: bool) -> Any:
     )
 
 
-def steps(count: int, *, tied: bool = True, threads: int = 2) -> TraceFile:
+def steps(count: int, precision: str = "fp32", *, threads: int = 2) -> TraceFile:
     """The first `count` steps of that model's training, with the roots that it found here."""
-    workspace = RecordingWorkspace(config(tied), threads)
+    workspace = RecordingWorkspace(config(precision), threads)
     return record_steps(initial_state(workspace.config, workspace.layout), Digits(), workspace, count)[0]
 
 
@@ -90,6 +90,21 @@ def cases(values: Callable[..., Array], long: int) -> Iterator[Case]:
     yield "matmul_nt", [a, b.T.copy(), values("C", 3, 5)], {"accumulate": 1}
     yield "matmul_tn", [a.T.copy(), b, empty(3, 5)], {"accumulate": 0, "segment": 0}
     yield "matmul_tn", [a.T.copy(), b, values("C", 3, 5)], {"accumulate": 1, "segment": long // 3}
+
+    exponents, magnitudes = np.zeros(long, np.int32), np.zeros(3, np.int32)
+    yield "bfp_exponents", [values("W", 4, long), exponents], {}
+    yield "bfp_exponents", [values("x", long, 3), magnitudes], {}
+    balance = np.zeros(long, np.int32)
+    yield "bfp_balance", [exponents, exponents[::-1].copy(), balance], {}
+    blocks = -(-long // 128)
+    (left, ls), (right, rs) = ((np.zeros((rows, 128 * blocks), np.int16), empty(rows, blocks)) for rows in (3, 5))
+    yield "bfp_rows", [values("A", 3, long), exponents, left, ls, magnitudes], {"sign": 1}
+    yield "bfp_columns", [b, exponents, right, rs], {"sign": -1, "segment": long}
+    yield "matmul_bfp", [left, ls, right, rs, values("C", 3, 5)], {"accumulate": 1}
+    three = 3 * -(-(long // 3) // 128)
+    thirds = [np.zeros((5, 128 * three), np.int16), empty(5, three)]
+    yield "bfp_columns", [b, balance, *thirds], {"sign": 1, "segment": long // 3}
+    yield "matmul_bfp", [*thirds, thirds[0].copy(), thirds[1].copy(), empty(5, 5)], {"accumulate": 0}
 
     yield "embed", [ints(np.array([0, long - 1, 7, 7])), values("E", long, 3), empty(4, 3)], {}
     yield "embed_backward", [ints(np.arange(long) ** 2 % 5), values("dy", long, 3), values("E", 5, 3)], {}
@@ -130,6 +145,16 @@ def cases(values: Callable[..., Array], long: int) -> Iterator[Case]:
     yield "adamw", [*moments, scalars], {}
 
 
+def run_cases(values: Callable[..., Array], long: int) -> list[Case]:
+    """The cases as they are before they run, after the ones before them ran: some read what others wrote."""
+    found = []
+    for op, operands, attributes in cases(values, long):
+        made = {id(array): array.copy() for array in operands}
+        found.append((op, [made[id(array)] for array in operands], attributes))
+        call(op, *operands, **attributes)
+    return found
+
+
 def program_of_case(case: Case) -> tuple[Any, dict[str, Array]]:
     """A program of one call and the arrays to run it on; an operand given twice is one buffer."""
     op, operands, attributes = case
@@ -149,7 +174,7 @@ def program_of_case(case: Case) -> tuple[Any, dict[str, Array]]:
 def operators() -> TraceFile:
     """Every operator with a long sum over normal numbers, and with a short one over awkward numbers."""
     recorder = Recorder()
-    for values, long in ((normal, LONG), (awkward, 1100)):
+    for values, long in ((normal, LONG), (awkward, 1101)):
         for case in cases(values, long):
             program, arrays = program_of_case(case)
             recorder.executor(program, 2).run(arrays)

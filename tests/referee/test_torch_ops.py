@@ -13,7 +13,7 @@ from bitwitness.kernels.program import call
 
 from . import files
 
-CASES = list(files.cases(files.normal, 600))
+CASES = files.run_cases(files.normal, 600)
 
 
 def arguments(case: files.Case) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
