@@ -72,7 +72,7 @@ def compile_referee(build: Build) -> Path:
     unfinished = folder / "unfinished"
     if build.compiler == "cmake":
         run("cmake", "-S", REFEREE, "-B", folder / "cmake")
-        run("cmake", "--build", folder / "cmake")
+        run("cmake", "--build", folder / "cmake", "--parallel", "2")
         (folder / "cmake" / "referee").rename(unfinished)
     else:
         sources = [CSRC / f"{name}.cpp" for name in ENGINE] + [*CSRC.glob("ops/*.cpp"), *REFEREE.glob("*.cpp")]

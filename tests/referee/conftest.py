@@ -35,6 +35,13 @@ class Verdict:
 Referee = Callable[..., Verdict]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test that asks for the referee waits until it is compiled."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="session")
 def programs() -> dict[str, Future[Path]]:
     """Every build that this machine can make, under way on two processors."""

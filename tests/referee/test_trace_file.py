@@ -18,6 +18,7 @@ from bitwitness.kernels.trace_file import SCRIPT_KEY, TraceFileError
 from bitwitness.ledger import commitments
 
 from . import files
+from .builds import ENGINE, ROOT
 from .conftest import Referee
 from .test_hostile_files import joined, parts
 
@@ -121,3 +122,9 @@ def test_what_the_host_changes_between_runs_is_recorded(tmp_path: Path, referee:
     verdict = referee(tmp_path / "f", "--trace")
     assert verdict.one("trace")["root"] == found.root
     assert verdict.one("commitment")["root"] == found.committed["end"]["root"]
+
+
+def test_the_page_gives_the_command_that_the_tests_compile_with() -> None:
+    page = (ROOT / "docs" / "formats" / "trace.md").read_text(encoding="utf-8")
+    assert f"@kernels/referee/flags kernels/csrc/{{{','.join(ENGINE)}}}.cpp" in page
+    assert "kernels/csrc/ops/*.cpp kernels/referee/*.cpp -o referee" in page
