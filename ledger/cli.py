@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.main
 
-from . import cli_care, cli_key, cli_project, cli_proof, cli_read
+from . import cli_care, cli_export, cli_key, cli_project, cli_proof, cli_read
 from .cli_options import ProjectOption, choose_project, forget_project
 from .cli_output import note
 from .cli_plugins import LazyGroup
@@ -38,6 +38,7 @@ app.command("show")(cli_read.show)
 app.command("checkpoint")(cli_proof.checkpoint)
 app.command("prove")(cli_proof.prove)
 app.command("verify")(cli_proof.verify)
+app.command("export")(cli_export.export)
 app.command("fsck")(cli_care.fsck)
 app.command("rebuild")(cli_care.rebuild)
 app.add_typer(cli_key.app, name="key")
