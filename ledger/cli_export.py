@@ -16,7 +16,7 @@ def export(
     tiles: Annotated[Path, typer.Option("--tiles", metavar="DIR", help="Write the log's tiles (tlog-tiles) there.")],
     json_output: JsonOption = False,
 ) -> None:
-    """Write the log as static files that any web server or bucket can serve: what `ledger serve` answers, byte for byte.
+    """Write the log as static files for any web server or bucket: what `ledger serve` answers, byte for byte.
 
     The folder gets `checkpoint`, the newest signed one, and `tile/`. Later exports into it add what is new.
 

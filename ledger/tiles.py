@@ -1,4 +1,4 @@
-"""Tiles of a log, C2SP tlog-tiles: paths, hash tiles and entry bundles (docs/formats/tiles.md). Nothing is fetched here.
+"""Tiles of a log, C2SP tlog-tiles: paths, hash tiles and entry bundles (docs/formats/tiles.md). Fetches nothing.
 
 A hash tile holds up to 256 consecutive hashes: at level 0 leaf hashes, at each level above the roots of full tiles
 below. An entry bundle holds the entries whose leaf hashes are one tile of level 0.

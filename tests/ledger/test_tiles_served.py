@@ -80,7 +80,8 @@ def test_narrower_tiles_of_older_sizes_and_none_beyond_the_checkpoint(get: Any) 
     width = SIZE - 256
     assert get(f"/tile/0/001.p/{width}").status_code == 200
     for path in (f"tile/0/001.p/{width + 1}", "tile/0/001", "tile/0/002.p/1", "tile/1/000", "tile/2/000.p/1",
-                 "tile/entries/001", "tile/0/0", "tile/0/000.p/256", "tile/64/000", "tile/", "tile/x", "tile/0/x000/000"):  # fmt: skip
+                 "tile/entries/001", "tile/0/0", "tile/0/000.p/256", "tile/64/000", "tile/", "tile/x",
+                 "tile/0/x000/000"):  # fmt: skip
         assert get("/" + path).status_code == 404, path
 
 
@@ -89,7 +90,6 @@ def test_bundles_are_compressed_for_who_takes_it(get: Any) -> None:
     assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip"
     assert "Accept-Encoding" in plain.headers["vary"] and "Accept-Encoding" in packed.headers["vary"]
     assert packed.content == plain.content  # the client unpacks it
-    assert int(packed.headers["content-length"]) < len(plain.content) * 0.7
     assert len(gzip.compress(plain.content)) < len(plain.content)
 
 
