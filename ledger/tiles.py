@@ -117,7 +117,8 @@ def encode_bundle(entries: Sequence[bytes]) -> bytes:
 
 def decode_bundle(data: bytes, width: int) -> list[bytes]:
     """The `width` entries of a bundle, to its last byte. Raises TileError."""
-    entries, at = [], 0
+    entries: list[bytes] = []
+    at = 0
     for _ in range(width):
         if len(data) < at + 2:
             raise TileError(f"it ends after {len(entries)} of {width} entries", "entry bundle")
