@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import derived, derived_schema, merkle, nodes, schema, sealed
+from . import derived, derived_schema, log_keys, merkle, nodes, schema, sealed
 from .admission import Admission
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
@@ -341,9 +341,13 @@ class Ledger:
         for item in (signer, *others):
             if item.role != "log":
                 raise BitwitnessError(f"checkpoints are signed by the log key, not by a {item.role} key")
-        latest = self.latest_checkpoint()
+        latest, before = self.latest_checkpoint(), 0
         if latest is not None:
-            self._check_extends(parse_checkpoint(parse_note(latest).text))
+            newest = parse_checkpoint(parse_note(latest).text)
+            self._check_extends(newest)
+            before = newest.size
+        with self._reporting():
+            log_keys.check_signers(self._connection, before, size, (item.keyid for item in (signer, *others)))
         body = Checkpoint(self.origin, size, self.root(size)).format()
         lines = tuple(signature_line(body, self.origin, item) for item in (signer, *others))
         if latest is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import merkle, note
 from .checkpoint import Checkpoint, parse_checkpoint
-from .errors import BitwitnessError, FoundWrong, NoKnownSigner, NoteError, ProofError
+from .errors import BitwitnessError, FoundWrong, MalformedSignature, NoKnownSigner, NoteError, ProofError
 from .keys import Signer
 from .note import Verifier
 from .schema import split_statements
@@ -103,7 +103,7 @@ class Witness:
         """
         try:
             request = parse_request(body)
-            checkpoint = parse_checkpoint(note.parse_note(request.checkpoint_note).text)
+            checkpoint = parse_checkpoint(_text(request.checkpoint_note))
         except NoteError as error:
             return Answer(400, f"{error}\n")
         verifiers = self.origins.get(checkpoint.origin)
@@ -172,6 +172,14 @@ class Witness:
                 if isinstance(error, sqlite3.Error):
                     raise WitnessStateError(self._path, str(error)) from None
                 raise
+
+
+def _text(signed: str) -> str:
+    """A note's text. That of one with a malformed signature, too: such a one is refused as a wrong one is."""
+    try:
+        return note.parse_note(signed).text
+    except MalformedSignature:
+        return signed.rpartition("\n\n")[0] + "\n"
 
 
 def _open(path: Path) -> sqlite3.Connection:
