@@ -67,14 +67,14 @@ def checkpoint(
 
 
 def _add(ledger: Ledger, signed: str, path: Path, trust: Trust | None) -> str:
-    from .cosign import cosignature_in  # httpx takes a tenth of a second to import
+    from .cosign import cosignature_in, renewed  # httpx takes a tenth of a second to import
 
     text = read_file(path, 64 * 1024).decode("utf-8", "replace")
     names = {(line.name, line.key_id) for line in note.parse_note(f"{note.parse_note(signed).text}\n{text}").lines}
     known = [item for item in (trust.cosigners if trust else ()) if (item.name, item.key_id) in names]
     if not known:
         raise BitwitnessError(f"{path}: no cosignature by a witness of trust.toml; name it in [witnesses] first")
-    cosigned = note.add_signatures(signed, [cosignature_in(text, signed, item) for item in known])
+    cosigned = renewed(signed, [cosignature_in(text, signed, item) for item in known])
     ledger.keep_checkpoint(cosigned)
     return cosigned
 

@@ -88,7 +88,7 @@ def collect(ledger: Ledger, signed: str, targets: Sequence[Target]) -> Collected
             for item in waiting:  # here, since the ledger's connection belongs to this thread
                 item.proof = ledger.consistency_proof(item.old, head.size) if item.old else []
             list(pool.map(_Asking.ask, waiting))
-    cosigned = note.add_signatures(signed, [item.line for item in asked if item.line is not None])
+    cosigned = renewed(signed, [item.line for item in asked if item.line is not None])
     if cosigned != signed:
         ledger.keep_checkpoint(cosigned)
     return Collected(
@@ -137,6 +137,14 @@ class _Asking:
             return
         self.old, self.done = size, False
         self.failure = WitnessRefused(self._url, 409, f"it has cosigned {size} entries")
+
+
+def renewed(signed: str, lines: Sequence[SignatureLine]) -> str:
+    """The note with these signature lines in place of older ones by the same keys, which have another time."""
+    parsed = note.parse_note(signed)
+    keys = {(line.name, line.key_id) for line in lines}
+    kept = [line for line in parsed.lines if (line.name, line.key_id) not in keys]
+    return note.Note(parsed.text, (*kept, *lines)).format()
 
 
 def cosignature_in(answer: str, signed: str, verifier: Verifier) -> SignatureLine:
