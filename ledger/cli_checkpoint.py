@@ -56,7 +56,7 @@ def checkpoint(
         for path in cosignature or []:
             signed = _add(ledger, signed, path, trust)
         if witness or witnesses:
-            signed, failures = _ask(ledger, signed, witness or [], witnesses, trust)
+            signed, failures = ask_witnesses(ledger, signed, witness or [], witnesses, trust)
         if request is not None:
             _write_request(ledger, signed, since, request)
     _print(signed, trust, json_output)
@@ -79,9 +79,13 @@ def _add(ledger: Ledger, signed: str, path: Path, trust: Trust | None) -> str:
     return cosigned
 
 
-def _ask(
+def ask_witnesses(
     ledger: Ledger, signed: str, urls: list[str], everyone: bool, trust: Trust | None
 ) -> tuple[str, tuple[BitwitnessError, ...]]:
+    """Have the witnesses at `urls`, or all that trust.toml names, cosign and store a checkpoint; says who did.
+
+    Returns the note, and why witnesses gave nothing.
+    """
     from .cosign import collect, find_target, policy_targets
 
     policy = trust.witnesses if trust is not None else None

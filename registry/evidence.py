@@ -24,7 +24,7 @@ from bitwitness.ledger.errors import (
     SignatureError,
 )
 from bitwitness.ledger.keys import PublicKey
-from bitwitness.ledger.note import ED25519, Verifier
+from bitwitness.ledger.note import ED25519, Note, Verifier
 from bitwitness.ledger.verify import KeyRing, verify_entry
 
 from .bundle import LoggedEntry
@@ -75,15 +75,17 @@ def log_verifier(policy: Policy) -> Verifier:
     return verifier
 
 
-def open_checkpoint(note: str, policy: Policy) -> Checkpoint:
-    """The checkpoint of a note that the policy's log key signed for the policy's origin."""
+def open_checkpoint(note: str, policy: Policy) -> tuple[Checkpoint, Note]:
+    """The checkpoint that the policy's log key signed for the policy's origin, and its note with all cosignatures."""
+    quorum = policy.quorum
+    cosigners = () if quorum is None else quorum.verifiers
     try:
-        found, _ = checkpoint.open_checkpoint(note, [log_verifier(policy)], policy.log.origin)
+        found, opened = checkpoint.open_checkpoint(note, [log_verifier(policy)], policy.log.origin, cosigners)
     except (NoteError, SignatureError) as error:
         raise EvidenceRefused(f"the checkpoint is not one of the policy's log: {error}") from error
     if found.extensions:
         raise EvidenceRefused("the checkpoint has extension lines; checkpoints of this ledger have none")
-    return found
+    return found, opened
 
 
 def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]:
