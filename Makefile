@@ -47,6 +47,7 @@ check: install types ## format, lint, types, import rules, stale docs
 	  -p bitwitness.trainer -p bitwitness.registry
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/python -m bitwitness.ledger.cli_docs --check docs/cli.md
+	$(BIN)/python -m bitwitness.trainer.config_docs --check docs/run-config.md
 
 # mypy reads folders, not import hooks: show it the four packages under the name they are imported by.
 .PHONY: types
@@ -60,6 +61,7 @@ format: install ## rewrite sources in the house format
 
 docs: install ## write the generated pages again
 	$(BIN)/python -m bitwitness.ledger.cli_docs docs/cli.md
+	$(BIN)/python -m bitwitness.trainer.config_docs docs/run-config.md
 
 bench: install ## measure against PyTorch, into bench/results.json
 	$(BIN)/python -m tests.bench

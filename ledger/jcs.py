@@ -1,5 +1,4 @@
-"""Canonical JSON for everything that is hashed or signed: RFC 8785, restricted (DESIGN:
-docs/formats/json.md).
+"""Canonical JSON for everything that is hashed or signed: RFC 8785, restricted (docs/formats/json.md).
 
 Signed JSON holds objects, arrays, strings, booleans and integers below 2^53; no floats, no null. Object keys
 are ASCII, so that sorting by code point and by UTF-16 unit is the same thing. Binary floats travel as the hex

@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from bitwitness.ledger.cli_options import JsonOption, current_project
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.project import Project
 
 from .audit import AuditReport
 from .audit import audit as run_audit
@@ -25,7 +25,6 @@ from .run import Progress as StepProgress
 from .run import RunResult
 from .run import train as run_train
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Worker threads; not in the bits. All cores if not given.")
 ]
@@ -37,13 +36,12 @@ EXIT_STATUS = {"match": 0, "mismatch": 1}
 
 
 def train(
-    context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run's configuration.")],
     name: Annotated[str | None, typer.Option(help="Name of the run, instead of the file's run.name.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last stored state.")] = False,
     threads: Threads = None,
     windows_at_once: AtOnce = 0,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train, and append one signed entry per step to the ledger.
 
@@ -51,7 +49,7 @@ def train(
 
     Example: ledger train run.toml --threads 2
     """
-    project = Project.find(context.find_root().params.get("project"))
+    project = current_project()
     resolved = load_config(config, name=name)
     with _training_bar(resolved.run.steps) as report:
         result = run_train(
@@ -71,7 +69,6 @@ def train(
 
 
 def audit(
-    context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or the first digits of its hash.")],
     sample: Annotated[int, typer.Option(min=0, help="Units to draw on top of those that always count.")] = 3,
     steps: Annotated[
@@ -79,7 +76,7 @@ def audit(
     ] = None,
     threads: Threads = None,
     windows_at_once: AtOnce = 0,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Replay steps of a run, compare every bit with the ledger, and append the signed result.
 
@@ -88,7 +85,7 @@ def audit(
 
     Example: ledger audit demo --sample 3
     """
-    project = Project.find(context.find_root().params.get("project"))
+    project = current_project()
     with _bar("auditing") as report:
         result = run_audit(
             project,

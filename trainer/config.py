@@ -2,7 +2,7 @@
 
 `run.toml` holds sections [run], [data], [model], [optimizer], [schedule]. An unknown key is an error that names
 it. `RunConfig.resolved()` is what the genesis records: every default written out, floats as the hex of their
-binary64 bits, since signed JSON holds no numbers but integers (DESIGN section 5).
+binary64 bits, since signed JSON holds no numbers but integers.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ class Model(Section):
     """A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention."""
 
     layers: Count
-    width: Count
-    heads: Count
-    kv_heads: Count
+    width: Count = Field(description="of the residual stream; a multiple of heads")
+    heads: Count = Field(description="query heads; a multiple of kv_heads")
+    kv_heads: Count = Field(description="key and value heads")
     hidden: Count = Field(description="width of the feed-forward layer")
-    vocabulary: Count
-    tied: bool = True
-    rope_theta: Positive = 10000.0
-    norm_epsilon: Positive = 1e-5
-    init_std: Positive = 0.02
-    qk_norm: Literal[False] = False
-    ksplit: Literal[1] = 1
+    vocabulary: Count = Field(description="token ids; at least the dataset's")
+    tied: bool = Field(default=True, description="embedding and head are one matrix")
+    rope_theta: Positive = Field(default=10000.0, description="base of the rotary frequencies")
+    norm_epsilon: Positive = Field(default=1e-5, description="of RMSNorm, inside the root")
+    init_std: Positive = Field(default=0.02, description="of the initial matrices, cut at 3 standard deviations")
+    sliding_window: Literal[0] = Field(default=0, description="reserved: 0, every earlier token is seen")
+    qk_norm: Literal[False] = Field(default=False, description="reserved")
+    ksplit: Literal[1] = Field(default=1, description="reserved for tensor parallelism")
 
     @property
     def head_width(self) -> int:
@@ -67,13 +68,13 @@ class Model(Section):
 
 
 class Data(Section):
-    """Which windows a step reads: S shards of a fixed number of windows each (DESIGN section 3)."""
+    """Which windows a step reads: S shards of a fixed number of windows each (docs/arithmetic.md, A step)."""
 
     train: Name = Field(description="name of a dataset in the ledger")
     window: Count = Field(description="tokens in a window")
-    shards: Count = 1
+    shards: Count = Field(default=1, description="shards of a step, folded in the shape of an RFC 6962 tree")
     windows_per_shard: Count = 1
-    reset_documents: bool = False
+    reset_documents: bool = Field(default=False, description="a token sees only its own document")
     held_out: Name | None = Field(default=None, description="dataset of the eval; NAME.held-out unless given")
 
     @property
@@ -85,43 +86,52 @@ class Optimizer(Section):
     """AdamW (Loshchilov and Hutter 2019), epsilon outside the root, float32 moments."""
 
     name: Literal["adamw"] = "adamw"
-    learning_rate: Positive = 3e-3
+    learning_rate: Positive = Field(default=3e-3, description="the highest of the schedule")
     beta1: Ratio = 0.9
     beta2: Ratio = 0.95
-    epsilon: Positive = 1e-8
-    weight_decay: NonNegative = 0.1
-    weight_decay_overrides: dict[str, NonNegative] = {}
-    frozen: tuple[str, ...] = Field(default=(), description="tensors that are not updated", strict=False)
-    clip: Positive = 1.0
+    epsilon: Positive = Field(default=1e-8, description="outside the root")
+    weight_decay: NonNegative = Field(default=0.1, description="of matrices; gains do not decay")
+    weight_decay_overrides: dict[str, NonNegative] = Field(default={}, description="tensor name = its own decay")
+    frozen: tuple[str, ...] = Field(default=(), description="names of tensors that are not updated", strict=False)
+    clip: Positive = Field(default=1.0, description="highest norm of the mean gradient")
 
 
 class Schedule(Section):
+    """The learning rate over the updates; `wsd` is warm-up, stable, decay."""
+
     kind: Literal["constant", "cosine", "wsd"] = "cosine"
-    warmup: Natural = 0
+    warmup: Natural = Field(default=0, description="updates of the linear warm-up")
     decay: Natural = Field(default=0, description="steps of the final decay of `wsd`")
     floor: Ratio = Field(default=0.1, description="the last learning rate over the highest")
 
 
 class Loss(Section):
-    z_loss: NonNegative = 0.0
+    """Softmax cross-entropy of the next token."""
+
+    z_loss: NonNegative = Field(default=0.0, description="weight of the squared log-partition")
+    weights: Literal["none"] = Field(default="none", description="reserved: every token weighs the same")
 
 
 class Run(Section):
-    name: Name
-    steps: Count
-    seed: Natural = 0
-    precision: Literal["fp32"] = "fp32"
-    storage: Literal["F32"] = "F32"
-    head_backward: Literal["fp32"] = "fp32"
-    state_every: Count = 50
-    eval_every: Natural = 0
-    eval_windows: Count = 8
-    commit_optimizer_every: Count = 1
-    commit: Literal["step"] = "step"
-    checkpoint_every: Count = 50
+    """Length, seed, and what is recorded how often."""
+
+    name: Name = Field(description="a label, unique in the ledger")
+    steps: Count = Field(description="updates in all")
+    seed: Natural = Field(default=0, description="of initial weights and window order")
+    precision: Literal["fp32"] = Field(default="fp32", description="of the matrix products")
+    storage: Literal["F32"] = Field(default="F32", description="of weights and moments")
+    head_backward: Literal["fp32"] = Field(default="fp32", description="precision of the head's backward products")
+    state_every: Count = Field(default=50, description="steps between stored states, where replays start")
+    eval_every: Natural = Field(default=0, description="steps between held-out losses; 0 for none")
+    eval_windows: Count = Field(default=8, description="windows of a held-out loss")
+    commit_optimizer_every: Count = Field(default=1, description="steps between commitments to the moments")
+    commit: Literal["step"] = Field(default="step", description="what a step commits to; parts are reserved")
+    checkpoint_every: Count = Field(default=50, description="steps between signed checkpoints of the log")
 
 
 class RunConfig(Section):
+    """A whole run.toml."""
+
     run: Run
     data: Data
     model: Model

@@ -7,6 +7,7 @@ moments use the same layout.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import torch
 
 from bitwitness.ledger.commitments import TensorView
 
-from .config import Model
+from .config import ConfigError, Model
 
 EMBED = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -51,6 +52,14 @@ class Layout:
     def names(self) -> list[str]:
         """Tensor names in byte order, the order of every commitment and of the gradient norm."""
         return sorted(self.slots)
+
+    def require(self, *names: str) -> None:
+        """Raise ConfigError unless every name is that of a tensor of the model."""
+        for name in names:
+            if name not in self.slots:
+                close = difflib.get_close_matches(name, self.slots, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; they are named like {self.names[0]}"
+                raise ConfigError(f"the model has no tensor {name}{hint}")
 
     def span(self, *names: str) -> Slot:
         """Return adjacent matrices of equal width as one matrix, stacked by rows."""

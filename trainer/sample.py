@@ -1,4 +1,4 @@
-"""Which units an audit replays: a sample that nobody picks, and those that always count (DESIGN section 6).
+"""Which units an audit replays: a sample that nobody picks, and those that always count (docs/formats/audit.md).
 
 A unit is the interval between two stored states; unit (0, 0) is the initial state itself.
 """

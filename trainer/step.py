@@ -2,7 +2,7 @@
 
     windows ──shard program──▶ shard gradients ──fold──▶ gradient ──norm, clip──▶ AdamW ──▶ next state
 
-The order is the one of DESIGN section 3: inside a shard, parameter gradients are sums over tokens in ascending
+The order is that of docs/arithmetic.md, A step: inside a shard, parameter gradients are sums over tokens in ascending
 order; the S shard gradients are folded in the shape of an RFC 6962 tree; everything else is a pure function of
 the fold. How many windows are computed at a time and on how many threads is not in the bits.
 """
@@ -30,7 +30,7 @@ from .schedule import learning_rate
 from .state import State
 
 Tap = Callable[[str, torch.Tensor], None]
-"""Called with the name and the float32 values of each logical tensor that an audit witnesses (DESIGN section 6)."""
+"""Called with the name and the float32 values of each logical tensor that an audit witnesses (docs/formats/audit.md)."""
 
 
 class NotFinite(BitwitnessError):
@@ -86,6 +86,7 @@ class Workspace:
     def __post_init__(self) -> None:
         config = self.config
         self.layout = layout = Layout(config.model)
+        layout.require(*config.optimizer.frozen, *config.optimizer.weight_decay_overrides)
         per_shard = config.data.windows_per_shard
         at_once = self.windows_at_once or per_shard
         self.windows_at_once = at_once = max(1, min(at_once, per_shard))

@@ -1,4 +1,4 @@
-"""What an auditor can only know by computing: the transcript of a replay (DESIGN section 6).
+"""What an auditor can only know by computing: the transcript of a replay (docs/formats/audit.md).
 
 A copied hash proves nothing. A transcript is the tree over HMAC-SHA-256 of the raw bytes of every tap, keyed by
 the sample's seed and the auditor's key, so it can be neither copied from the ledger nor from another auditor,

@@ -2,9 +2,9 @@
 
 #include <pthread.h>
 
+#include <deque>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace bitwitness {
 namespace {
@@ -34,39 +34,44 @@ class ThreadPool {
   void run(Team& team, void (*body)(Worker&, void*), void* context) {
     const std::lock_guard<std::mutex> one_run_at_a_time(mutex_);
     const int helpers = team.workers() - 1;
-    while (static_cast<int>(threads_) < helpers) {
-      std::thread([this, index = ++threads_, seen = generation_.load()] { serve(index, seen); }).detach();
+    while (static_cast<int>(helpers_.size()) < helpers) {
+      Helper& helper = helpers_.emplace_back();
+      std::thread([this, &helper, index = static_cast<int>(helpers_.size())] { serve(helper, index); }).detach();
     }
     team_ = &team, body_ = body, context_ = context;
-    running_.store(threads_, std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
+    running_.store(helpers, std::memory_order_relaxed);
+    for (int i = 0; i < helpers; ++i) {
+      helpers_[i].runs.fetch_add(1, std::memory_order_release);
+      helpers_[i].runs.notify_one();
+    }
     Worker caller(team, 0);
     body(caller, context);
     for (int32_t left; (left = running_.load(std::memory_order_acquire)) != 0;) wait_while(running_, left);
   }
 
  private:
+  // A thread of the pool; `runs` counts those that it was called to.
+  struct Helper {
+    alignas(64) std::atomic<int32_t> runs{0};
+  };
+
   // Threads live as long as the process: joining them when it ends could wait for ever on one that was stopped.
-  void serve(int index, int32_t seen) {
-    for (;;) {
-      wait_while(generation_, seen);
-      seen = generation_.load(std::memory_order_acquire);
-      if (index < team_->workers()) {
-        Worker worker(*team_, index);
-        body_(worker, context_);
-      }
+  void serve(Helper& helper, int index) {
+    for (int32_t seen = 0;;) {
+      wait_while(helper.runs, seen);
+      seen = helper.runs.load(std::memory_order_acquire);
+      Worker worker(*team_, index);
+      body_(worker, context_);
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
     }
   }
 
   std::mutex mutex_;
-  int threads_ = 0;
+  std::deque<Helper> helpers_;  // elements stay where they are
   Team* team_ = nullptr;
   void (*body_)(Worker&, void*) = nullptr;
   void* context_ = nullptr;
   std::atomic<int32_t> running_{0};
-  std::atomic<int32_t> generation_{0};
 };
 
 ThreadPool* pool = nullptr;
@@ -113,6 +118,13 @@ void Worker::fail(const char* operand, int64_t index, int64_t value, int64_t low
   team_.failed_.store(true, std::memory_order_relaxed);
 }
 
-void run_on_team(Team& team, void (*body)(Worker&, void*), void* context) { the_pool().run(team, body, context); }
+void run_on_team(Team& team, void (*body)(Worker&, void*), void* context) {
+  if (team.workers() == 1) {
+    Worker caller(team, 0);
+    body(caller, context);
+  } else {
+    the_pool().run(team, body, context);
+  }
+}
 
 }  // namespace bitwitness

@@ -67,7 +67,7 @@ class Worker {
 };
 
 // Run body(worker, context) on `team.workers()` threads, the calling one included, and return when all are done.
-// Runs of different callers wait for each other.
+// Runs of different callers on more than one thread wait for each other.
 void run_on_team(Team& team, void (*body)(Worker&, void*), void* context);
 
 }  // namespace bitwitness

@@ -12,15 +12,17 @@
 #error "compile operator sources through kernels/csrc/CMakeLists.txt, which names the instruction set"
 #endif
 
+#if defined(__AVX2__) && defined(__FMA__)
+#define BITWITNESS_LANES 8
+#else
+#define BITWITNESS_LANES 4  // SSE2 and NEON registers; wider vectors would be split and spilled
+#endif
+
 #define BW_INLINE static inline __attribute__((always_inline))
 
 namespace bitwitness::BITWITNESS_ISA {
 
-#if defined(__AVX2__)
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;  // SSE2 and NEON registers; wider vectors would be split and spilled
-#endif
+constexpr int kLanes = BITWITNESS_LANES;
 
 typedef float Vf __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Vi __attribute__((vector_size(4 * kLanes)));

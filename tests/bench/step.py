@@ -21,6 +21,7 @@ from bitwitness.trainer.step import Workspace, step
 from .eager import EagerTrainer
 
 THREADS = 2
+REST = 0.4  # seconds: worker threads spin for a while after their work, and would slow the other side
 
 
 def config_for(preset: str, window: int, windows: int) -> RunConfig:
@@ -70,6 +71,7 @@ def _measure(config: RunConfig, folder: Path, rounds: int) -> dict[str, object]:
             began = time.perf_counter()
             eager.step(ids, targets)
             theirs.append(time.perf_counter() - began)
+            time.sleep(REST)
 
             began = time.perf_counter()
             record = step(state, stream, workspace)
@@ -85,6 +87,7 @@ def _measure(config: RunConfig, folder: Path, rounds: int) -> dict[str, object]:
             )
             ended = time.perf_counter()
             ours.append(ended - began)
+            time.sleep(REST)
             for name, seconds in zip(parts, (computed - began, hashed - computed, ended - hashed), strict=True):
                 parts[name].append(seconds)
             if number < 2:  # warm-up: page faults, first touch, caches

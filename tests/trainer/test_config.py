@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import jcs
+from bitwitness.ledger.project import Project
 from bitwitness.trainer.config import ConfigError, config_from_ledger, load_config, parse_config
+from bitwitness.trainer.data import Dataset, WindowStream
 from bitwitness.trainer.layout import Layout
 from bitwitness.trainer.presets import PRESETS
+from bitwitness.trainer.run import train
 from bitwitness.trainer.schedule import learning_rate
+from bitwitness.trainer.state import initial_state
+from bitwitness.trainer.step import Workspace, step
 
 from .conftest import small_config, small_table
 
@@ -90,3 +95,25 @@ def test_schedules(kind: str) -> None:
         assert rates == sorted(rates[:10]) + sorted(rates[10:], reverse=True)
     if kind == "wsd":
         assert set(rates[9:80]) == {highest}
+
+
+def test_tensors_named_in_the_config_must_exist(project: Project) -> None:
+    for key, value in (("frozen", ["model.embed_token.weight"]), ("weight_decay_overrides", {"norm": 0.0})):
+        table = small_table()
+        table["optimizer"] = {key: value}
+        with pytest.raises(ConfigError, match="the model has no tensor"):
+            train(project, parse_config(table, where="test"), threads=1)
+
+
+def test_frozen_tensors_stay_and_decay_can_be_their_own(project: Project) -> None:
+    name = "model.layers.0.self_attn.q_proj.weight"
+    table = small_table()
+    table["optimizer"] = {"frozen": [name], "weight_decay_overrides": {"model.norm.weight": 0.5}}
+    config = parse_config(table, where="test")
+    workspace = Workspace(config, 1)
+    state = initial_state(config, workspace.layout)
+    before = {key: tensor.clone() for key, tensor in workspace.layout.tensors(state.params).items()}
+    stream = WindowStream(Dataset.open(project.data_dir, "text"), config.data.window, config.run.seed)
+    step(state, stream, workspace)
+    changed = [key for key, tensor in workspace.layout.tensors(state.params).items() if not tensor.equal(before[key])]
+    assert sorted([*changed, name]) == workspace.layout.names

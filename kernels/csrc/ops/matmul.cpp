@@ -28,7 +28,7 @@ struct Product {
   int64_t segment;  // K-blocks restart at its multiples; 0: none
 };
 
-// What is packed together: columns column … column_end of B over blocks first … last − 1.
+// What is packed together: `panels` panels of B from `column` on, over blocks first … last − 1, which begin at k_begin.
 struct Strip {
   int64_t column, panels, first, last, k_begin;
 };
@@ -39,9 +39,8 @@ BW_INLINE void pack_strip(const Product& p, const Blocks& blocks, const Strip& s
     const int64_t block = strip.first + item / groups, panel = item % groups * kPackPanels;
     const int64_t k = blocks.begin(block), depth = blocks.end(block) - k;
     const int64_t column = strip.column + panel * kTileColumns;
-    const int64_t columns = least(kPackPanels * kTileColumns, p.n - column);
-    pack<kTileColumns>(p.b + k * p.b_k + column * p.b_column, p.b_column, p.b_k,
-                       least(columns, strip.panels * kTileColumns - panel * kTileColumns), depth,
+    const int64_t columns = least(least(kPackPanels, strip.panels - panel) * kTileColumns, p.n - column);
+    pack<kTileColumns>(p.b + k * p.b_k + column * p.b_column, p.b_column, p.b_k, columns, depth,
                        packed + ((k - strip.k_begin) * strip.panels + panel * depth) * kTileColumns,
                        depth * kTileColumns);
   });
@@ -73,11 +72,23 @@ BW_INLINE void fill_rows(const Product& p, const Blocks& blocks, const Strip& st
   }
 }
 
+// How the tiles of a strip are cut into tasks: a dozen for each worker, so that all finish together, while a task keeps
+// 8 panels of columns for every panel of rows that it packs, and more rows than one.
+struct Tasks {
+  int64_t row_panels, by_row, by_column;
+
+  BW_MEMBER Tasks(int64_t rows, int64_t panels, int64_t workers) : row_panels(kTaskPanels) {
+    const int64_t wanted = workers == 1 ? 1 : 12 * workers, most_by_column = ceiling(panels, 8);
+    while (row_panels > 2 && ceiling(rows, row_panels * kTileRows) * most_by_column * 2 < wanted) row_panels /= 2;
+    by_row = ceiling(rows, row_panels * kTileRows);
+    by_column = least(ceiling(wanted, by_row), most_by_column);
+  }
+};
+
 void multiply(const Product& p, Worker& worker) {
   const Blocks blocks(p.k, p.segment);
   float* const packed = static_cast<float*>(worker.shared());
   float* const own = static_cast<float*>(worker.scratch());
-  const int64_t row_panels = ceiling(p.m, kTileRows);
   for (int64_t column = 0; column < p.n; column += kStripColumns) {
     const int64_t panels = ceiling(least(kStripColumns, p.n - column), kTileColumns);
     const int64_t most_k = kStripFloats / (panels * kTileColumns);
@@ -86,14 +97,11 @@ void multiply(const Product& p, Worker& worker) {
       const Strip strip = {column, panels, first, last, blocks.begin(first)};
       pack_strip(p, blocks, strip, packed, worker);
       worker.barrier();
-      // Enough tasks for the workers to finish together, but no fewer than 8 panels of columns in each.
-      int64_t column_tasks = ceiling(12 * worker.count(), ceiling(row_panels, kTaskPanels));
-      if (worker.count() == 1) column_tasks = 1;
-      column_tasks = least(column_tasks, ceiling(panels, 8));
-      share(worker, ceiling(row_panels, kTaskPanels) * column_tasks, 1, [&](int64_t task, int64_t) {
-        const int64_t row = task / column_tasks * kTaskPanels * kTileRows, part = task % column_tasks;
-        fill_rows(p, blocks, strip, packed, own, row, least(row + kTaskPanels * kTileRows, p.m),
-                  panels * part / column_tasks, panels * (part + 1) / column_tasks);
+      const Tasks tasks(p.m, panels, worker.count());
+      share(worker, tasks.by_row * tasks.by_column, 1, [&](int64_t task, int64_t) {
+        const int64_t row = task / tasks.by_column * tasks.row_panels * kTileRows, part = task % tasks.by_column;
+        fill_rows(p, blocks, strip, packed, own, row, least(row + tasks.row_panels * kTileRows, p.m),
+                  panels * part / tasks.by_column, panels * (part + 1) / tasks.by_column);
       });
       worker.barrier();
     }
@@ -120,7 +128,7 @@ template <Product (*kProduct)(const Call&)> void matmul(const Call& call, Worker
 template <Product (*kProduct)(const Call&)> Scratch scratch(const Call& call, int) {
   const Product p = kProduct(call);
   const int64_t columns = ceiling(least(kStripColumns, p.n), kTileColumns) * kTileColumns;
-  const int64_t depth = least(p.k, kBlock > kStripFloats / columns ? kBlock : kStripFloats / columns);
+  const int64_t depth = least(p.k, kStripFloats / columns);
   const int64_t row_panels = least(kTaskPanels, ceiling(p.m, kTileRows));
   return {columns * depth * static_cast<int64_t>(sizeof(float)),
           row_panels * panel_step(least(p.k, kBlock)) * static_cast<int64_t>(sizeof(float))};

@@ -64,7 +64,7 @@ BW_INLINE void add_tile(const Tile& tile, float* c, int64_t stride, int64_t rows
   }
 }
 
-#if defined(__AVX2__)
+#if BITWITNESS_LANES == 8
 BW_INLINE Vf unpack_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13); }
 BW_INLINE Vf unpack_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15); }
 BW_INLINE Vf pairs_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13); }
@@ -87,7 +87,7 @@ BW_INLINE void transpose(Vf* row) {
     square[i] = pairs_low(low01, low23), square[i + 1] = pairs_high(low01, low23);
     square[i + 2] = pairs_low(high01, high23), square[i + 3] = pairs_high(high01, high23);
   }
-#if defined(__AVX2__)
+#if BITWITNESS_LANES == 8
   for (int i = 0; i < 4; ++i) {
     row[i] = halves_low(square[i], square[i + 4]);
     row[i + 4] = halves_high(square[i], square[i + 4]);
