@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.main
 
-from . import cli_care, cli_checkpoint, cli_export, cli_key, cli_project, cli_proof, cli_read, cli_witness
+from . import cli_care, cli_checkpoint, cli_export, cli_follow, cli_key, cli_project, cli_proof, cli_read, cli_witness
 from .cli_options import ProjectOption, choose_project, forget_project
 from .cli_output import note
 from .cli_plugins import LazyGroup
@@ -43,6 +43,8 @@ app.command("fsck")(cli_care.fsck)
 app.command("rebuild")(cli_care.rebuild)
 app.add_typer(cli_key.app, name="key")
 app.add_typer(cli_witness.app, name="witness")
+app.command("mirror")(cli_follow.mirror)
+app.command("monitor")(cli_follow.monitor)
 app.command("serve")(cli_project.serve)
 
 

@@ -14,9 +14,10 @@ from .cli_files import read_file, write_file
 from .cli_options import JsonOption, current_project
 from .cli_plugins import load_verifier
 from .errors import BitwitnessError
+from .fork import looks_like_fork, verify_fork
 from .project import ProjectNotFound
 from .store import Ledger
-from .trust import Trust, load_trust
+from .trust import load_trust
 from .verify import Check, exit_code, verify_proof
 
 _MAX_PROOF = 4 * 1024 * 1024
@@ -84,7 +85,8 @@ def _tlog_proof(ledger: Ledger, index: int, note: str) -> str:
 
 def verify(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE|DIR", help="A ledger (.db), a proof (.tlog-proof) or a model's folder.")
+        Path,
+        typer.Argument(metavar="FILE|DIR", help="A ledger (.db), a proof, evidence of a fork, or a model's folder."),
     ],
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The keys to trust; else trust.toml of the project.")
@@ -126,11 +128,12 @@ def _examine(path: Path, policy: Path | None, entry: Path | None) -> list[dict[s
         from .verify_ledger import verify_ledger  # it starts worker processes
 
         return [item.to_json() for item in verify_ledger(path, trust).checks]
-    return [item.to_json() for item in _proof(path, trust, entry)]
-
-
-def _proof(path: Path, trust: Trust, entry: Path | None) -> list[Check]:
-    return verify_proof(read_file(path, _MAX_PROOF), trust, None if entry is None else read_file(entry, _MAX_PROOF))
+    data = read_file(path, _MAX_PROOF)
+    if looks_like_fork(data):
+        return [item.to_json() for item in verify_fork(data, trust)]
+    return [
+        item.to_json() for item in verify_proof(data, trust, None if entry is None else read_file(entry, _MAX_PROOF))
+    ]
 
 
 def _project_policy() -> Path:

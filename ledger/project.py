@@ -198,6 +198,11 @@ class Project:
         )
 
 
+def config_text() -> str:
+    """A bitwitness.toml with the usual paths."""
+    return _template(CONFIG)
+
+
 def enrolment(root: Signer, key: PublicKey, role: str, *, time: str | None = None) -> bytes:
     """The signed `key` entry by which the root key enrols another (or itself, as entry 0)."""
     predicate: dict[str, Any] = {
