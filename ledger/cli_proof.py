@@ -131,9 +131,8 @@ def _examine(path: Path, policy: Path | None, entry: Path | None) -> list[dict[s
     data = read_file(path, _MAX_PROOF)
     if looks_like_fork(data):
         return [item.to_json() for item in verify_fork(data, trust)]
-    return [
-        item.to_json() for item in verify_proof(data, trust, None if entry is None else read_file(entry, _MAX_PROOF))
-    ]
+    held = None if entry is None else read_file(entry, _MAX_PROOF)
+    return [item.to_json() for item in verify_proof(data, trust, held)]
 
 
 def _project_policy() -> Path:

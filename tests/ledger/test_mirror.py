@@ -312,7 +312,7 @@ def test_a_round_that_was_cut_short_is_completed(log: Log, mirror: Mirror, monke
         assert ledger.size == 256
     other = log.twin("other")  # what was seen is remembered, though not all of it was copied
     shutil.copyfile(log.path, other.path)
-    raw_log(other, entries(log.path)[:-1] + [small.DATASET])
+    raw_log(other, [*entries(log.path)[:-1], small.DATASET])
     with pytest.raises(ForkFound):
         follow(mirror, other)
     assert follow(mirror, log) == 613
@@ -394,8 +394,9 @@ def test_folders_that_are_no_mirrors(log: Log, tmp_path: Path) -> None:
     mirror = Mirror(tmp_path / "copy", log.policy)
     follow(mirror, log)
     other = tmp_path / "other.toml"
-    other.write_text(policy_text().replace(small.ORIGIN, "example.org/else"))
-    with pytest.raises(BitwitnessError, match="is a copy of example.org/small"):
+    verifier = note.Verifier("example.org/else", LOG.public)
+    other.write_text(policy_text(Trust("example.org/else", verifier, small.TRUST.root)))
+    with pytest.raises(BitwitnessError, match="is a copy of"):
         Mirror(tmp_path / "copy", other).open()
     for url in ("http://", "http://h/?q=1", "ftp://h/", str(tmp_path / "nowhere")):
         with pytest.raises(RemoteError):
