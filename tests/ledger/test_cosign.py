@@ -14,8 +14,9 @@ from bitwitness.ledger import cli, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.cosign import collect, find_target
 from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
+from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.note import open_note
-from bitwitness.ledger.project import Project, enrolment
+from bitwitness.ledger.project import Project
 from bitwitness.ledger.trust import Trust, TrustError, load_trust
 from bitwitness.ledger.verify import verify_proof
 from bitwitness.ledger.verify_ledger import verify_ledger

@@ -14,9 +14,10 @@ import pytest
 from bitwitness.ledger import cli, fork, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.mirror import ForkFound, Mirror, NotWhatWasSigned, WentBack
 from bitwitness.ledger.monitor import watch
-from bitwitness.ledger.project import Project, enrolment
+from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.tile_export import export_tiles
