@@ -100,9 +100,9 @@ def load_trust(path: Path) -> Trust:
         return value
 
     try:
-        log = Verifier.parse(text("log", "key"))
+        origin, log = text("log", "origin"), Verifier.parse(text("log", "key"))
         witnesses = pinned_witnesses(text("witnesses", "policy"), log) if "witnesses" in table else None
-        return Trust(text("log", "origin"), log, PublicKey.from_hex(text("root", "key")), witnesses)
+        return Trust(origin, log, PublicKey.from_hex(text("root", "key")), witnesses)
     except TrustError:
         raise
     except BitwitnessError as error:
