@@ -109,6 +109,14 @@ class KeyRing:
             raise EntryError(f"key {keyid[:16]}… is revoked from entry {key.until} on", f"entry {index}")
         return key
 
+    def revocation(self, keyid: str) -> int | None:
+        """The entry that revoked the key; None if nothing ended it but a key that took its place."""
+        key = self._keys.get(keyid)
+        if key is None or key.ended_at is None:
+            return None
+        heirs = (heir.since for heir in self._keys.values() if heir.replaces == keyid)
+        return None if key.until == key.ended_at and key.ended_at in heirs else key.ended_at
+
     def may_continue(self, keyid: str, first: str) -> bool:
         """Whether `keyid` is the key `first`, or replaced it, directly or through others."""
         seen: str | None = keyid

@@ -18,12 +18,12 @@ from .verify import EnrolledKey, KeyRing
 
 
 class CheckpointChecks:
-    """Follows the rows of `checkpoints`. `witnessed` is the largest size that the policy's quorum has cosigned."""
+    """Follows the rows of `checkpoints`. `witnessed_sizes` are those that the policy's quorum has cosigned."""
 
     def __init__(self, origin: str, trust: Trust | None, keys: KeyRing, roots: dict[int, bytes], size: int) -> None:
         """`roots` are those of the entries at each size that a row states; `size` is how many entries there are."""
         self.number = 0
-        self.witnessed = 0
+        self.witnessed_sizes: list[int] = []
         self._origin = origin
         self._trust = trust
         self._roots = roots
@@ -64,7 +64,7 @@ class CheckpointChecks:
         yield from self._signers(signed.size, signers)
         policy = None if self._trust is None else self._trust.witnesses
         if policy is not None and policy.met_by(opened):
-            self.witnessed = max(self.witnessed, signed.size)
+            self.witnessed_sizes.append(signed.size)
 
     def _signers(self, size: int, signers: list[PublicKey]) -> Iterator[str]:
         known = [self._keys.get(key.raw) for key in signers if Verifier(self._origin, key) in self._verifiers]

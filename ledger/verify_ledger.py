@@ -61,7 +61,8 @@ class LedgerReport:
     checkpoints: int = 0
     faults: list[Fault] = field(default_factory=list)
     disowned: int = 0
-    """Entries whose key was revoked later from an index at or before them: they stand, but no longer count."""
+    """Entries that stand but no longer count: their key was revoked later from an index at or before them, or the
+    policy asks for witnesses, and none had cosigned them before the revocation."""
     witnessed: int | None = None
     """How many entries a checkpoint covers that the policy's witnesses have cosigned; None if it asks for none."""
     complete: bool = False
@@ -83,7 +84,7 @@ class LedgerReport:
         said = dict(_CHECKS)
         said["entries"] = f"{self.size} entries, {said['entries']}"
         if self.disowned:
-            said["signatures"] += f"; {self.disowned} no longer count, their key was revoked from before them"
+            said["signatures"] += f"; {self.disowned} no longer count, their key was revoked"
         said["checkpoints"] = f"{self.checkpoints} checkpoints, {said['checkpoints']}"
         return said
 
@@ -149,6 +150,8 @@ def _verify(
     keys = _key_ring(connection, root, report)
     links = _Links(report, keys)
     sizes = _checkpoint_sizes(connection)
+    # What revoked keys signed before: it stands only if witnesses saw it then.
+    signed: dict[str, list[int]] = {key.keyid: [] for key in keys if keys.revocation(key.keyid) is not None}
     roots: dict[int, bytes] = {0: merkle.EMPTY_ROOT}
     tree, expected = merkle.Frontier(), 0
     for opened in examine_all(path, connection, keys, processes):
@@ -159,12 +162,14 @@ def _verify(
         expected = opened.number + 1
         on_nodes(tree.append(opened.leaf_hash))
         report.disowned += opened.disowned
+        if opened.facts is not None and not opened.disowned and opened.facts.keyid in signed:
+            signed[opened.facts.keyid].append(opened.number)
         if opened.facts is not None:
             links.follow(opened.number, opened.leaf_hash, opened.facts)
         if tree.size in sizes:
             roots[tree.size] = tree.root()
     report.size, report.root = tree.size, tree.root()
-    _check_checkpoints(connection, trust, origin, keys, roots, report)
+    _check_checkpoints(connection, trust, origin, keys, roots, signed, report)
     return True
 
 
@@ -174,6 +179,7 @@ def _check_checkpoints(
     origin: str | None,
     keys: KeyRing,
     roots: dict[int, bytes],
+    signed: dict[str, list[int]],
     report: LedgerReport,
 ) -> None:
     name = trust.origin if trust is not None else origin
@@ -189,7 +195,11 @@ def _check_checkpoints(
             report.fault("checkpoints", "checkpoints", row[0], detail)
     report.checkpoints = checks.number
     if trust is not None and trust.asks_for_witnesses:
-        report.witnessed = checks.witnessed
+        report.witnessed = max(checks.witnessed_sizes, default=0)
+        for keyid, indexes in signed.items():
+            before = keys.revocation(keyid) or 0
+            covered = max((size for size in checks.witnessed_sizes if size <= before), default=0)
+            report.disowned += sum(index >= covered for index in indexes)
 
 
 # What links entries, in order -----------------------------------------------------------------------------

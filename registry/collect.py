@@ -19,6 +19,7 @@ from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.store import Ledger
 
 from . import bundle
+from .anchors import collect_anchors
 
 
 class ReleaseMissing(BitwitnessError):
@@ -55,7 +56,9 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             if index < checkpoint.size
         ]
         history = _history(ledger, genesis, chain)
+        anchors = collect_anchors(ledger, chosen, checkpoint.size)
     made = bundle.Provenance(
+        anchors=anchors or None,
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,

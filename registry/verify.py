@@ -23,6 +23,7 @@ from bitwitness.ledger.note import Note
 from bitwitness.ledger.verify import KeyRing
 
 from . import bundle, evidence, lineage, rules, weights
+from .anchors import check_anchors
 from .checks import Category, Check
 from .folder import Folder, FolderRefused
 from .model_config import check_config
@@ -135,7 +136,8 @@ def _authenticate(
         return None
 
     def signatures_step() -> tuple[str, KeyRing]:
-        ring, described = evidence.authenticate(entries, checkpoint, policy)
+        ring, described = evidence.authenticate(entries, checkpoint, signed, policy)
+        described += check_anchors(entries, ring, checkpoint, read.anchors or (), policy)
         return f"{len(entries)} entries signed by keys that may sign them; {described}", ring
 
     ring = verdict.attempt("signatures", "CRYPTO", signatures_step)
