@@ -13,7 +13,6 @@ from bitwitness.ledger import merkle
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.checkpoint import open_checkpoint as open_signed
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify import KeyRing
 
 from . import bundle
@@ -57,28 +56,3 @@ def _open(anchor: bundle.Anchor, ring: KeyRing, head: Checkpoint, policy: Policy
     except BitwitnessError as error:
         raise EvidenceRefused(f"an older checkpoint in the bundle is not one of this log: {error}") from error
     return older.size if quorum is not None and quorum.met_by(note) else 0
-
-
-def collect_anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> list[bundle.Anchor]:
-    """Cosigned checkpoints from before each revocation that concerns an entry in ``chosen``, proven to ``size``."""
-    found: dict[int, bundle.Anchor] = {}
-    query = (
-        "SELECT log.signer, max(log.entry), min(ended.entry) FROM log JOIN key_revocations AS ended"
-        " ON ended.key = log.signer JOIN log AS ending ON ending.entry = ended.entry WHERE log.entry = ?"
-        " AND log.kind <> 'key' AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.entry = ended.entry)"
-        " GROUP BY log.signer"
-    )
-    needed: dict[int, tuple[int, int]] = {}
-    for index in chosen:
-        for signer, _entry, end in ledger.connection.execute(query, (index,)):
-            needed[signer] = (max(index, needed.get(signer, (0, 0))[0]), end)
-    for newest, end in needed.values():
-        rows = ledger.connection.execute(
-            "SELECT size, note FROM checkpoints WHERE size > ? AND size <= ? ORDER BY id DESC", (newest, min(end, size))
-        )
-        # Signature lines beyond the log's own are cosignatures; whose, the consumer's policy decides.
-        best = max(rows, key=lambda row: (row[1].count("\n\N{EM DASH} "), row[0]), default=None)
-        if best is not None and best[1].count("\n\N{EM DASH} ") > 1:
-            proof = [node.hex() for node in ledger.consistency_proof(best[0], size)]
-            found[best[0]] = bundle.Anchor(checkpoint=best[1], proof=proof)
-    return [found[key] for key in sorted(found)]
