@@ -41,7 +41,7 @@ class Operand:
 
     name: str
     direction: str  # "in", "out" or "inout"
-    dtype: str  # "F32" or "I32"
+    dtype: str  # "F32", "I32" or "I16"
     shape: tuple[str, ...]
     may_be: tuple[str, ...]  # operands that may be the very same memory
     read_where: str  # a flag without which an inout operand is only written; "" where it is always read

@@ -112,7 +112,7 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
     if (buffer.kind != BufferKind::Temp) {
       external[i] = externals++;
     } else if (buffer.arena_offset < 0 || buffer.arena_offset % kLine != 0 ||
-               elements_of(buffer.shape) * 4 > arena_bytes - buffer.arena_offset) {
+               elements_of(buffer.shape) * bytes_of(buffer.dtype) > arena_bytes - buffer.arena_offset) {
       throw KernelError("temp buffer " + buffer.name + " lies outside the arena of the plan");
     }
   }
@@ -129,10 +129,11 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
     Call call = bound_shapes(calls[c]);
     for (size_t i = 0; i < calls[c].operands.size(); ++i) {
       const ViewSpec& view = calls[c].operands[i];
+      const int64_t bytes = view.offset * bytes_of(buffers_[view.buffer].dtype);
       if (external[view.buffer] >= 0) {
-        bindings_.push_back({static_cast<int>(c), static_cast<int>(i), external[view.buffer], view.offset * 4});
+        bindings_.push_back({static_cast<int>(c), static_cast<int>(i), external[view.buffer], bytes});
       } else {
-        call.operands[i].data = arena_.get() + buffers_[view.buffer].arena_offset + view.offset * 4;
+        call.operands[i].data = arena_.get() + buffers_[view.buffer].arena_offset + bytes;
       }
     }
     if (call.op->scratch != nullptr) {

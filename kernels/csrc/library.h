@@ -37,6 +37,7 @@ struct Library {
 
 #if defined(__x86_64__)
 namespace avx2 { extern const Library library; }
+namespace avx512 { extern const Library library; }
 #endif
 namespace generic { extern const Library library; }
 

@@ -39,7 +39,8 @@ using CallTuple = std::tuple<std::string, std::vector<ViewTuple>, std::vector<st
 DType parse_dtype(const std::string& text) {
   if (text == "F32") return DType::F32;
   if (text == "I32") return DType::I32;
-  throw KernelError("dtype must be F32 or I32, not " + text);
+  if (text == "I16") return DType::I16;
+  throw KernelError("dtype must be F32, I32 or I16, not " + text);
 }
 
 BufferKind parse_kind(const std::string& text) {
@@ -74,12 +75,17 @@ struct Bound {
 };
 
 template <class Array> bool matches(const Array& array, DType dtype) {
-  return array.dtype() == (dtype == DType::F32 ? nb::dtype<float>() : nb::dtype<int32_t>());
+  switch (dtype) {
+    case DType::F32: return array.dtype() == nb::dtype<float>();
+    case DType::I32: return array.dtype() == nb::dtype<int32_t>();
+    case DType::I16: return array.dtype() == nb::dtype<int16_t>();
+  }
+  return false;
 }
 
 template <class Array> Bound bind_as(nb::handle object, DType dtype, const Shape* shape, const std::string& what) {
   const auto refuse = [&] {
-    std::string expected = dtype == DType::F32 ? "float32" : "int32";
+    std::string expected = dtype == DType::F32 ? "float32" : dtype == DType::I32 ? "int32" : "int16";
     if (shape != nullptr) {
       expected += " [";
       for (size_t i = 0; i < shape->size(); ++i) expected += (i ? "," : "") + std::to_string((*shape)[i]);

@@ -41,7 +41,8 @@ struct Call {
   Attribute attributes[kMaxAttributes];
 
   BW_MEMBER float* f32(int operand) const { return static_cast<float*>(operands[operand].data); }
-  BW_MEMBER const int32_t* i32(int operand) const { return static_cast<const int32_t*>(operands[operand].data); }
+  BW_MEMBER int32_t* i32(int operand) const { return static_cast<int32_t*>(operands[operand].data); }
+  BW_MEMBER int16_t* i16(int operand) const { return static_cast<int16_t*>(operands[operand].data); }
   BW_MEMBER int64_t dim(int operand, int axis) const { return operands[operand].shape[axis]; }
   BW_MEMBER int64_t size(int operand) const { return operands[operand].size(); }
   BW_MEMBER int64_t integer(int attribute) const { return attributes[attribute].integer; }

@@ -112,6 +112,7 @@ OperandSpec parse_operand(const std::string& text) {
   std::string name = text.substr(blank + 1, bracket - blank - 1);
   DType dtype = DType::F32;
   if (const auto typed = halves(name, ":i32")) name = typed->first, dtype = DType::I32;
+  if (const auto typed = halves(name, ":i16")) name = typed->first, dtype = DType::I16;
   const auto shape = split(text.substr(bracket + 1, text.size() - bracket - 2));
   return {name, direction == "in" ? Direction::In : direction == "out" ? Direction::Out : Direction::InOut,
           dtype, shape, {}, {}};
@@ -208,7 +209,9 @@ int Signature::operand_index(const std::string& name) const {
   return -1;
 }
 
-const char* name_of(DType dtype) { return dtype == DType::F32 ? "F32" : "I32"; }
+const char* name_of(DType dtype) { return dtype == DType::F32 ? "F32" : dtype == DType::I32 ? "I32" : "I16"; }
+
+int64_t bytes_of(DType dtype) { return dtype == DType::I16 ? 2 : 4; }
 
 const char* name_of(Direction direction) {
   return direction == Direction::In ? "in" : direction == Direction::Out ? "out" : "inout";

@@ -1,6 +1,7 @@
 // The declaration strings of an operator, parsed, and the check of a call against them.
 //
 //   operands    "in x[R,D], in ids:i32[R], inout c[M,N], out y[R,(heads+2*kv_heads)*d]"
+//               An operand is float32 unless it says i32 or i16.
 //               A dimension is an expression of + * / and ceil() over numbers, attributes and symbols; a symbol
 //               takes its value from the first operand that names it.
 //   attributes  "accumulate: flag, segment: natural, heads: count, sign: sign, epsilon: real"
@@ -20,7 +21,7 @@
 
 namespace bitwitness {
 
-enum class DType { F32, I32 };
+enum class DType { F32, I32, I16 };
 enum class Direction { In, Out, InOut };
 enum class AttributeKind { Flag, Natural, Count, Sign, Real };
 
@@ -49,7 +50,8 @@ struct Signature {
 
 const Signature& signature_of(const Operator& op);
 
-const char* name_of(DType dtype);
+const char* name_of(DType dtype);       // as safetensors spells it
+int64_t bytes_of(DType dtype);          // of an element
 const char* name_of(Direction direction);
 const char* name_of(AttributeKind kind);
 

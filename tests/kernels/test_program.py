@@ -60,7 +60,7 @@ BUILD_ERRORS = {
     "writes an input": ("buffer x is an input", lambda b, x, y: b.call("fill", b.view(x, 0, (4,)), value=0.0)),
     "name taken": ("declared twice", lambda b, x, y: b.buffer("x", (1,))),
     "bad kind": ("kind must be one of", lambda b, x, y: b.buffer("z", (1,), kind="scratch")),
-    "bad dtype": ("dtype must be F32 or I32", lambda b, x, y: b.buffer("z", (1,), dtype="F64")),
+    "bad dtype": ("dtype must be F32, I32 or I16", lambda b, x, y: b.buffer("z", (1,), dtype="F64")),
     "partial overlap": (
         "operand y is written and overlaps operand a",
         lambda b, x, y: b.call("add", b.view(y, 0, (2,)), b.view(x, 0, (2,)), b.view(y, 1, (2,))),
@@ -296,4 +296,4 @@ def test_array_given_twice_is_one_operand_in_two_roles():
 
 def test_digest_of_the_arithmetic():
     """Changing a declaration changes the arithmetic of every run: this line is changed only on purpose."""
-    assert arithmetic_digest() == "505564828e620be808e1ce1675b858d8e3452c4439fa71f99e73e819934740c8"
+    assert arithmetic_digest() == "fed7f0b6e9d8681022b1c41804a247fbdbe5f539fc0b0fd7754689da3e5da04a"
