@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 NATIVE := $(wildcard kernels/csrc/*.* kernels/csrc/*/*.*) CMakeLists.txt pyproject.toml ledger/_embed_code.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs goldens bench clean
+.PHONY: help install demo test check format docs goldens bench fuzz clean
 
 help:
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,11 @@ docs: install ## write the generated pages again
 
 bench: install ## measure against PyTorch, into bench/results.json
 	$(BIN)/python -m tests.bench
+
+SECONDS ?= 60
+fuzz: install ## fuzz each parser for SECONDS (60)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz all $(SECONDS)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build demo

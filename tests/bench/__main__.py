@@ -20,6 +20,7 @@ RESULTS = Path("bench/results.json")
 def main() -> None:
     if any(os.environ.get(name) != value for name, value in MALLOC.items()):
         os.execve(sys.executable, [sys.executable, "-m", "tests.bench", *sys.argv[1:]], {**os.environ, **MALLOC})
+    from .ledger import bench_ledger
     from .step import bench_step
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
@@ -27,6 +28,7 @@ def main() -> None:
     results = {
         "step_fp32_vs_eager": round(float(str(small["ratio"])), 3),
         "audit_overhead_fp32": round(float(str(small["audit_overhead"])), 3),
+        **bench_ledger(),
         "details": {"step_fp32_small": small},
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
