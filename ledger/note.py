@@ -179,9 +179,9 @@ def add_signatures(note: str | bytes, lines: Iterable[SignatureLine]) -> str:
 
 
 def check_name(name: str, where: str) -> None:
-    """Refuse key names that are empty or hold spaces, control characters or a plus sign."""
-    if not name or "+" in name or any(c.isspace() or c < " " for c in name):
-        raise NoteError(where, f"the key name {name[:100]!r} is empty or holds a space or a plus sign")
+    """Refuse key names that are empty, not UTF-8, or hold spaces, control characters or a plus sign."""
+    if not name or "+" in name or any(c.isspace() or c < " " or "\ud800" <= c <= "\udfff" for c in name):
+        raise NoteError(where, f"the key name {name[:60]!r} is empty or holds a space or a plus sign")
 
 
 def _parse_line(row: str) -> SignatureLine:

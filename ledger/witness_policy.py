@@ -224,4 +224,4 @@ def _verifier(line: int, vkey: str) -> Verifier:
 
 
 def _shown(name: str) -> str:
-    return repr(name[:100])
+    return repr(name[:60])
