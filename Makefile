@@ -9,7 +9,7 @@ CMAKE  := $(firstword $(shell command -v cmake) $(BIN)/cmake)
 NATIVE := $(wildcard kernels/csrc/*.* kernels/csrc/*/*.*) CMakeLists.txt pyproject.toml ledger/_embed_code.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs goldens bench referee clean
+.PHONY: help install demo test check format docs bench referee fuzz clean
 
 help:
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,11 @@ bench: install ## measure against PyTorch, into bench/results.json
 referee: ## build the program that executes trace files, without Python: build/referee/referee
 	$(CMAKE) -S kernels/referee -B build/referee
 	$(CMAKE) --build build/referee --parallel
+
+SECONDS ?= 60
+fuzz: install ## fuzz each parser for SECONDS (60)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz all $(SECONDS)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build demo

@@ -19,7 +19,8 @@ from .entries import Kind, check
 from .envelope import Envelope, open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
-from .trust import Trust
+from .note import Note
+from .trust import Trust, witness_line
 
 _T = TypeVar("_T")
 
@@ -107,6 +108,14 @@ class KeyRing:
                 raise Disowned(index, key)
             raise EntryError(f"key {keyid[:16]}… is revoked from entry {key.until} on", f"entry {index}")
         return key
+
+    def revocation(self, keyid: str) -> int | None:
+        """The entry that revoked the key; None if nothing ended it but a key that took its place."""
+        key = self._keys.get(keyid)
+        if key is None or key.ended_at is None:
+            return None
+        heirs = (heir.since for heir in self._keys.values() if heir.replaces == keyid)
+        return None if key.until == key.ended_at and key.ended_at in heirs else key.ended_at
 
     def may_continue(self, keyid: str, first: str) -> bool:
         """Whether `keyid` is the key `first`, or replaced it, directly or through others."""
@@ -229,10 +238,12 @@ def verify_proof(text: str | bytes, trust: Trust, entry: bytes | None = None) ->
     opened = verdict.attempt("proof", lambda: _open_proof(text, entry))
     if opened is not None:
         proof, data, signer = opened
-        checkpoint = verdict.attempt("inclusion", lambda: _check_inclusion(proof, data, trust))
+        included = verdict.attempt("inclusion", lambda: _check_inclusion(proof, data, trust))
+        if included is not None and trust.asks_for_witnesses:
+            verdict.checks.append(Check("witnesses", *witness_line(trust.witnesses, included[1])))
         envelope = verdict.attempt("entry", lambda: _check_form(data))
-        if checkpoint is not None and envelope is not None:
-            head, signed = checkpoint, envelope
+        if included is not None and envelope is not None:
+            head, signed = included[0], envelope
             verdict.attempt("signature", lambda: _check_signer(proof.index, signed, signer, head, trust))
     verdict.skip("inclusion", "entry", "signature")
     return verdict.checks
@@ -279,9 +290,9 @@ def _open_proof(
     return f"of entry {proof.index}, with {len(proof.hashes)} hashes", (proof, entry, signer)
 
 
-def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tuple[str, Checkpoint]:
-    checkpoint, _note = tlog_proof.verify(proof, merkle.leaf_hash(data), [trust.log], trust.origin)
-    return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", checkpoint
+def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tuple[str, tuple[Checkpoint, Note]]:
+    checkpoint, note = tlog_proof.verify(proof, merkle.leaf_hash(data), [trust.log], trust.origin, trust.cosigners)
+    return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", (checkpoint, note)
 
 
 def _check_form(data: bytes) -> tuple[str, Envelope]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -33,10 +34,10 @@ def shapes(config: RunConfig) -> list[Shape]:
     """The distinct matrices of a layer and the head, in the order of the step."""
     rows = config.data.window * config.data.windows_per_step
     slots = matrices(config.model, Layout(config.model)).values()
-    return list(dict.fromkeys(Shape(*slot.shape, rows, config.data.window) for slot in slots))
+    return list(dict.fromkeys(Shape(slot.shape[0], slot.shape[1], rows, config.data.window) for slot in slots))
 
 
-def bench_gemm(config: RunConfig, rounds: int) -> dict[str, object]:
+def bench_gemm(config: RunConfig, rounds: int) -> dict[str, Any]:
     """Geometric means over the shapes of a step and all three layouts, and every shape's ratios."""
     torch.set_num_threads(THREADS)
     table: dict[str, dict[str, float]] = {}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from .interleaved import THREADS, interleave, ratio
 PRECISIONS = ("fp32", "bfp")
 
 
-def bench_step(preset: str, window: int, windows: int, rounds: int, compiled: bool = True) -> dict[str, object]:
+def bench_step(preset: str, window: int, windows: int, rounds: int, compiled: bool = True) -> dict[str, Any]:
     """Medians in seconds, ratios, and the parts of our steps. `compiled` adds torch.compile, which takes minutes."""
     torch.set_num_threads(THREADS)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

@@ -76,14 +76,14 @@ def test_ties_go_to_even_and_the_greatest_to_4095(same_bits):
     same_bits("bfp_rows", below_two, np.zeros(2, np.int32), q, s, np.zeros(1, np.int32), sign=1)
 
 
-def integers(seed, rows, blocks):
-    """A quantised operand of any integers and scales, the greatest and poisoned ones among them."""
+def integers(seed, rows, blocks, share=0.05):
+    """A quantised operand of any integers and scales, the greatest among them and a share of poisoned ones."""
     rng = np.random.default_rng(seed)
     q = rng.integers(-4095, 4096, (rows, 128 * blocks)).astype(np.int16)
     q[rng.random(rows) < 0.2] = 4095
     q[rng.random(rows) < 0.2] = -4095
     s = np.ldexp(1.0, rng.integers(-62, 49, (rows, blocks))).astype(np.float32)
-    poisoned = rng.random((rows, blocks)) < 0.05
+    poisoned = rng.random((rows, blocks)) < share
     s[poisoned] = np.nan
     q.reshape(rows, blocks, 128)[poisoned] = 0
     return q, s
