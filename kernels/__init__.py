@@ -1,11 +1,11 @@
 """The arithmetic: fixed-order operators in C++, step programs, and the slow exact reference (docs/arithmetic.md).
 
-    ops         the operator table and the digest of the arithmetic
-    program     step programs, their executor, single calls
-    arena       where a program's temp buffers lie
-    philox      random numbers by key and position
-    reduce      sums and checks of whole buffers
-    host        binary64 scalars
-    reference   every definition in exact integers
-    selftest    digests of everything, as `python -m bitwitness.kernels` prints them
+ops         the operator table and the digest of the arithmetic
+program     step programs, their executor, single calls
+arena       where a program's temp buffers lie
+philox      random numbers by key and position
+reduce      sums and checks of whole buffers
+host        binary64 scalars
+reference   every definition in exact integers
+selftest    digests of everything, as `python -m bitwitness.kernels` prints them
 """

@@ -41,7 +41,7 @@ class Operand:
 
     name: str
     direction: str  # "in", "out" or "inout"
-    dtype: str  # "F32" or "I32"
+    dtype: str  # "F32", "I32" or "I16"
     shape: tuple[str, ...]
     may_be: tuple[str, ...]  # operands that may be the very same memory
     read_where: str  # a flag without which an inout operand is only written; "" where it is always read
@@ -56,14 +56,15 @@ class Operator:
     operands: tuple[Operand, ...]
     attributes: Mapping[str, str]
     declaration: tuple[str, str, str]  # operands, attributes and rules, as written in C++
+    footprint: str  # kernels/footprint.py
 
 
 def _read_table() -> Mapping[str, Operator]:
     table = {}
-    for name, version, operands, attributes, signature, kinds, rules in _native.operators():
+    for name, version, operands, attributes, signature, kinds, rules, footprint in _native.operators():
         specs = tuple(Operand(n, d, t, tuple(s), tuple(m), r) for n, d, t, s, m, r in operands)
         declaration = (signature, kinds, rules)
-        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration)
+        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration, footprint)
     return MappingProxyType(table)
 
 

@@ -26,8 +26,8 @@ from bitwitness.kernels.ops import OPERATORS, Operator
 from bitwitness.kernels.written import Ranges
 
 Kind = Literal["input", "output", "inout", "temp"]
-DType = Literal["F32", "I32"]
-ELEMENT_BYTES = 4  # of both dtypes
+DType = Literal["F32", "I32", "I16"]
+ELEMENT_BYTES: Mapping[DType, int] = MappingProxyType({"F32": 4, "I32": 4, "I16": 2})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class ProgramBuilder:
         if kind not in get_args(Kind):
             raise KernelError(f"buffer {name!r}: kind must be one of {', '.join(get_args(Kind))}, not {kind!r}")
         if dtype not in get_args(DType):
-            raise KernelError(f"buffer {name!r}: dtype must be F32 or I32, not {dtype!r}")
+            raise KernelError(f"buffer {name!r}: dtype must be F32, I32 or I16, not {dtype!r}")
         buffer = Buffer(name, _checked_shape(name, shape), dtype, kind)
         self._buffers[name] = buffer
         return buffer
@@ -152,7 +152,7 @@ class ProgramBuilder:
             for operand in call.operands:
                 if operand.kind == "temp":
                     first = lifetimes[operand.name].first if operand.name in lifetimes else index
-                    size = self._buffers[operand.name].size * ELEMENT_BYTES
+                    size = self._buffers[operand.name].size * ELEMENT_BYTES[operand.dtype]
                     lifetimes[operand.name] = arena.Lifetime(size, first, index)
         used = {name: b for name, b in self._buffers.items() if b.kind != "temp" or name in lifetimes}
         return Program(MappingProxyType(used), tuple(self._calls), arena.plan(lifetimes))
@@ -182,6 +182,13 @@ class Executor:
         The GIL is released. Raises KernelError for a missing or unknown name, arrays that share memory, or an index
         (token, target, position, start) outside its range; ShapeError for another dtype or shape.
         """
+        self._native.run(self._bound(arrays))
+
+    def trace(self, arrays: Mapping[str, Any]) -> list[tuple[int, int, bytes]]:
+        """As run; return (call, operand, hashes) of all that was written, 32 bytes for each 64 KiB chunk."""
+        return self._native.trace(self._bound(arrays))
+
+    def _bound(self, arrays: Mapping[str, Any]) -> list[Any]:
         if len(arrays) != len(self._external) or any(name not in arrays for name in self._external):
             missing = [name for name in self._external if name not in arrays]
             unknown = [name for name in arrays if name not in self._external]
@@ -192,7 +199,7 @@ class Executor:
                     if names
                 )
             )
-        self._native.run([arrays[name] for name in self._external])
+        return [arrays[name] for name in self._external]
 
     def timings(self) -> list[tuple[str, float]]:
         """(operator, seconds) of every call of the last run, as the calling thread saw it."""

@@ -118,7 +118,7 @@ class Run(Section):
     name: Name = Field(description="a label, unique in the ledger")
     steps: Count = Field(description="updates in all")
     seed: Natural = Field(default=0, description="of initial weights and window order")
-    precision: Literal["fp32"] = Field(default="fp32", description="of the matrix products")
+    precision: Literal["fp32", "bfp"] = Field(default="fp32", description="of the matrix products")
     storage: Literal["F32"] = Field(default="F32", description="of weights and moments")
     head_backward: Literal["fp32"] = Field(default="fp32", description="precision of the head's backward products")
     state_every: Count = Field(default=50, description="steps between stored states, where replays start")

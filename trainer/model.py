@@ -20,7 +20,8 @@ from typing import Any
 from bitwitness.kernels.program import Buffer, Program, ProgramBuilder
 
 from .config import RunConfig
-from .layout import EMBED, FINAL_NORM, HEAD, Layout, Slot
+from .layout import EMBED, FINAL_NORM, Layout, Slot
+from .products import matrices, products
 
 SQUARES_CHUNK = 16384
 
@@ -52,6 +53,8 @@ class _Decoder:
         self.window = config.data.window
         self.b = ProgramBuilder()
         self.params = self.b.buffer("params", (layout.size,), kind="input")
+        self.matrices = matrices(self.model, layout)
+        self.products = products(config, self.b, self.params, layout)
         self.ids = self.b.buffer("ids", (self.rows,), dtype="I32", kind="input")
         self.targets = self.b.buffer("targets", (self.rows,), dtype="I32", kind="input")
         self.positions = self.b.buffer("positions", (self.rows,), dtype="I32", kind="input")
@@ -81,20 +84,6 @@ class _Decoder:
     def gain(self, name: str) -> Buffer:
         return self.weight(self.layout.slots[name])
 
-    def matrices(self, layer: int) -> dict[str, Slot]:
-        prefix = f"model.layers.{layer}."
-        span = self.layout.span
-        return {
-            "qkv": span(*(f"{prefix}self_attn.{p}_proj.weight" for p in "qkv")),
-            "o": span(prefix + "self_attn.o_proj.weight"),
-            "gate_up": span(prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"),
-            "down": span(prefix + "mlp.down_proj.weight"),
-        }
-
-    @property
-    def head(self) -> Slot:
-        return self.layout.slots[EMBED if self.model.tied else HEAD]
-
     def forward(self) -> tuple[list[_Saved], Buffer, Buffer, Buffer, Buffer]:
         """Emit the forward pass up to the logits; return (layers, h, y, r of the last norm, logits)."""
         m, b, R = self.model, self.b, self.rows
@@ -104,14 +93,14 @@ class _Decoder:
         z: Buffer | None = None
         saved = []
         for layer in range(m.layers):
-            at, prefix, w = f"layer{layer}.", f"model.layers.{layer}.", self.matrices(layer)
+            at, prefix = f"layer{layer}.", f"model.layers.{layer}."
             if z is not None:
                 before, x = x, self.boundary(block_input(layer))
                 y1, r1 = self.norm(at + "1", x, (before, z), prefix + "input_layernorm.weight")
             else:
                 y1, r1 = self.norm(at + "1", x, None, prefix + "input_layernorm.weight")
             qkv = self.temp(at + "qkv", R, (m.heads + 2 * m.kv_heads) * d)
-            b.call("matmul_nt", y1, self.weight(w["qkv"]), qkv, accumulate=0)
+            self.products.forward(at + "qkv", y1, qkv)
             b.call("rope", qkv, self.positions, self.cos, self.sin, heads=heads, head_width=d, sign=1)
             o, mx, total = (
                 self.temp(at + "o", R, m.heads * d),
@@ -120,21 +109,21 @@ class _Decoder:
             )
             b.call("attention", qkv, self.start, o, mx, total, **self.attention)
             z1 = self.temp(at + "z1", R, D)
-            b.call("matmul_nt", o, self.weight(w["o"]), z1, accumulate=0)
+            self.products.forward(at + "o", o, z1)
             h = self.temp(at + "h", R, D)
             y2, r2 = self.norm(at + "2", h, (x, z1), prefix + "post_attention_layernorm.weight")
             ab, s = self.temp(at + "ab", R, 2 * F), self.temp(at + "s", R, F)
-            b.call("matmul_nt", y2, self.weight(w["gate_up"]), ab, accumulate=0)
+            self.products.forward(at + "gate_up", y2, ab)
             b.call("swiglu", ab, s)
             z = self.temp(at + "z2", R, D)
-            b.call("matmul_nt", s, self.weight(w["down"]), z, accumulate=0)
+            self.products.forward(at + "down", s, z)
             saved.append(_Saved(x, y1, r1, qkv, o, mx, total, h, y2, r2, ab, s))
             x = h
         assert z is not None
         h = self.boundary(block_input(m.layers))
         y, r = self.norm("final", h, (x, z), FINAL_NORM)
         logits = self.temp("logits", R, m.vocabulary)
-        b.call("matmul_nt", y, self.weight(self.head), logits, accumulate=0)
+        self.products.forward("head", y, logits)
         return saved, h, y, r, logits
 
     def norm(self, name: str, h: Buffer, addends: tuple[Buffer, Buffer] | None, gain: str) -> tuple[Buffer, Buffer]:
@@ -154,40 +143,38 @@ class _Decoder:
         grads = b.buffer("grads", (self.layout.size,), kind="inout")
         embed_grad = b.buffer("embed_grad", (m.vocabulary, D), kind="inout") if m.tied else None
 
-        def grad(slot: Slot) -> Buffer:
+        def view(slot: Slot) -> Buffer:
             return b.view(grads, slot.offset, slot.shape)
 
-        def gain_grad(name: str) -> Buffer:
-            return grad(self.layout.slots[name])
+        def grad(matrix: str) -> Buffer:
+            return view(self.matrices[matrix])
 
-        b.call("matmul_tn", dlogits, y, grad(self.head), accumulate=1, **segment)
+        def gain_grad(name: str) -> Buffer:
+            return view(self.layout.slots[name])
+
         dy = self.temp("final.dy", R, D)
-        b.call("matmul_nn", dlogits, self.weight(self.head), dy, accumulate=0)
+        self.products.backward("head", dlogits, y, dy, grad("head"))
         nothing = self.temp("final.dz", R, D)
         b.call("fill", flat(b, nothing), value=0.0)
         dx = self.boundary(block_input(m.layers) + ".grad")
         b.call("rmsnorm_backward", h, self.gain(FINAL_NORM), r, dy, nothing, dx, gain_grad(FINAL_NORM), **segment)
         for layer in reversed(range(m.layers)):
-            at, prefix, w, k = f"layer{layer}.", f"model.layers.{layer}.", self.matrices(layer), saved[layer]
-            b.call("matmul_tn", dx, k.s, grad(w["down"]), accumulate=1, **segment)
+            at, prefix, k = f"layer{layer}.", f"model.layers.{layer}.", saved[layer]
             ds = self.temp(at + "ds", R, F)
-            b.call("matmul_nn", dx, self.weight(w["down"]), ds, accumulate=0)
+            self.products.backward(at + "down", dx, k.s, ds, grad(at + "down"))
             b.call("swiglu_backward", k.ab, ds, k.ab)
-            b.call("matmul_tn", k.ab, k.y2, grad(w["gate_up"]), accumulate=1, **segment)
             dy2 = self.temp(at + "dy2", R, D)
-            b.call("matmul_nn", k.ab, self.weight(w["gate_up"]), dy2, accumulate=0)
+            self.products.backward(at + "gate_up", k.ab, k.y2, dy2, grad(at + "gate_up"))
             gain = prefix + "post_attention_layernorm.weight"
             dh = self.temp(at + "dh", R, D)
             b.call("rmsnorm_backward", k.h, self.gain(gain), k.r2, dy2, dx, dh, gain_grad(gain), **segment)
-            b.call("matmul_tn", dh, k.o, grad(w["o"]), accumulate=1, **segment)
             do = self.temp(at + "do", R, m.heads * d)
-            b.call("matmul_nn", dh, self.weight(w["o"]), do, accumulate=0)
+            self.products.backward(at + "o", dh, k.o, do, grad(at + "o"))
             dqkv = self.temp(at + "dqkv", R, (m.heads + 2 * m.kv_heads) * d)
             b.call("attention_backward", k.qkv, self.start, k.o, k.m, k.l, do, dqkv, **self.attention)
             b.call("rope", dqkv, self.positions, self.cos, self.sin, heads=heads, head_width=d, sign=-1)
-            b.call("matmul_tn", dqkv, k.y1, grad(w["qkv"]), accumulate=1, **segment)
             dy1 = self.temp(at + "dy1", R, D)
-            b.call("matmul_nn", dqkv, self.weight(w["qkv"]), dy1, accumulate=0)
+            self.products.backward(at + "qkv", dqkv, k.y1, dy1, grad(at + "qkv"))
             gain = prefix + "input_layernorm.weight"
             dx = self.boundary(block_input(layer) + ".grad")
             b.call("rmsnorm_backward", k.x, self.gain(gain), k.r1, dy1, dh, dx, gain_grad(gain), **segment)

@@ -10,7 +10,7 @@ the fold. How many windows are computed at a time and on how many threads is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,11 +26,15 @@ from . import model as programs
 from .config import RunConfig
 from .data.windows import Rows, WindowStream
 from .layout import Layout
+from .products import weights_program
 from .schedule import learning_rate
 from .state import State
 
+Weights = Mapping[str, torch.Tensor]
+"""The parameters as the programs of a step read them: `params` and, in block fixed point, every matrix quantised."""
+
 Tap = Callable[[str, torch.Tensor], None]
-"""Called with the name and the float32 values of each logical tensor that an audit witnesses (docs/formats/audit.md)."""
+"""Called with the name and the float32 values of each tensor that an audit witnesses (docs/formats/audit.md)."""
 
 
 class NotFinite(BitwitnessError):
@@ -94,6 +98,9 @@ class Workspace:
             count: self._executor(programs.shard_program(config, layout, count, taps=self.taps))
             for count in {at_once, per_shard % at_once} - {0}
         }
+        weights = weights_program(config, layout)
+        self._quantise = None if weights is None else self._executor(weights)
+        self._quantised = {} if weights is None else _outputs(weights)
         finish = programs.finish_program(config, layout)
         self._finish = None if finish is None else self._executor(finish)
         self._fold = self._executor(programs.fold_program(layout))
@@ -127,7 +134,14 @@ class Workspace:
 
     # -- the parts of a step, each of which an audit can ask for alone ------------------------------------------
 
-    def shard_gradient(self, params: torch.Tensor, windows: Windows, first: int) -> tuple[torch.Tensor, float, int]:
+    def weights(self, params: torch.Tensor) -> Weights:
+        """Prepare parameters for the products of a step, once for all its shards; good until the next call."""
+        bound = {"params": params, **self._quantised}
+        if self._quantise is not None:
+            self._quantise.run(bound)
+        return bound
+
+    def shard_gradient(self, weights: Weights, windows: Windows, first: int) -> tuple[torch.Tensor, float, int]:
         """Compute the shard whose first sample is `first`.
 
         Returns its gradient [n] of the SUM of token losses, that sum in binary64, and its valid tokens.
@@ -138,7 +152,7 @@ class Workspace:
         for at in range(0, per_shard, self.windows_at_once):
             count = min(self.windows_at_once, per_shard - at)
             rows = windows.samples(first + at, count)
-            bound = {"params": params, "grads": grads, **self._bind(rows, at)}
+            bound = {**weights, "grads": grads, **self._bind(rows, at)}
             begin = at * self.config.data.window
             bound |= {name: values[begin : begin + len(rows.inputs)] for name, values in self._boundaries.items()}
             if self.config.model.tied:
@@ -183,9 +197,10 @@ class Workspace:
             self._loss = self._executor(programs.loss_program(self.config, self.layout, 1))
         length = self.config.data.window
         total, tokens = 0.0, 0
+        weights = self.weights(params)
         for window in windows:
             rows = stream.rows([window])
-            self._loss.run({"params": params, **self._bind(rows, 0)})
+            self._loss.run({**weights, **self._bind(rows, 0)})
             total, tokens = total + sum_f64(self._nll[:length]), tokens + rows.valid
         return total, tokens
 
@@ -203,6 +218,13 @@ class Workspace:
             "loss": self._losses[part],
             "nll": self._nll[part],
         }
+
+
+def _outputs(program: Program) -> dict[str, torch.Tensor]:
+    """Tensors for the outputs of a program, by name."""
+    dtypes = {"F32": torch.float32, "I32": torch.int32, "I16": torch.int16}
+    outputs = (buffer for buffer in program.external if buffer.kind == "output")
+    return {buffer.name: torch.zeros(buffer.shape, dtype=dtypes[buffer.dtype]) for buffer in outputs}
 
 
 def step(state: State, windows: Windows, workspace: Workspace, tap: Tap | None = None) -> StepRecord:
@@ -239,11 +261,12 @@ def folded_gradient(
     The stack holds the roots of the complete subtrees so far: log2(S) gradients at most.
     """
     data, cursor = workspace.config.data, state.control.cursor
+    weights = workspace.weights(state.params)
     stack: list[tuple[int, torch.Tensor]] = []
     total, tokens = 0.0, 0
     for shard in range(data.shards):
         first = cursor + shard * data.windows_per_shard
-        gradient, loss, count = workspace.shard_gradient(state.params, windows, first)
+        gradient, loss, count = workspace.shard_gradient(weights, windows, first)
         if tap is not None:
             for name, values in workspace.tapped(gradient):
                 tap(f"shard/{shard}/{name}", values)

@@ -41,7 +41,8 @@ struct Call {
   Attribute attributes[kMaxAttributes];
 
   BW_MEMBER float* f32(int operand) const { return static_cast<float*>(operands[operand].data); }
-  BW_MEMBER const int32_t* i32(int operand) const { return static_cast<const int32_t*>(operands[operand].data); }
+  BW_MEMBER int32_t* i32(int operand) const { return static_cast<int32_t*>(operands[operand].data); }
+  BW_MEMBER int16_t* i16(int operand) const { return static_cast<int16_t*>(operands[operand].data); }
   BW_MEMBER int64_t dim(int operand, int axis) const { return operands[operand].shape[axis]; }
   BW_MEMBER int64_t size(int operand) const { return operands[operand].size(); }
   BW_MEMBER int64_t integer(int attribute) const { return attributes[attribute].integer; }
@@ -66,6 +67,10 @@ struct Operator {
   const char* rules;       // "window divides R, y may be a, C is read where accumulate"
   void (*run)(const Call&, Worker&);                       // called by every worker of the team
   Scratch (*scratch)(const Call&, int workers) = nullptr;  // none where null
+
+  // Which part of the operands a part of an output depends on (kernels/footprint.py gives the grammar): what may be cut
+  // out of a call so that one disputed chunk can be computed alone. Empty: all of them. No part of the arithmetic.
+  const char* footprint = "";
 };
 
 }  // namespace bitwitness

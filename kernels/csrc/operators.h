@@ -7,6 +7,8 @@ namespace bitwitness::BITWITNESS_ISA {
 
 extern const Operator kFill, kAdd;                                        // ops/elementwise.cpp
 extern const Operator kMatmulNN, kMatmulNT, kMatmulTN;                    // ops/matmul.cpp
+extern const Operator kBfpExponents, kBfpBalance, kBfpRows, kBfpColumns;  // ops/bfp_quantise.cpp
+extern const Operator kMatmulBfp;                                         // ops/matmul_bfp.cpp
 extern const Operator kEmbed, kEmbedBackward;                             // ops/embed.cpp
 extern const Operator kRmsnorm, kAddRmsnorm, kRmsnormBackward;            // ops/rmsnorm.cpp
 extern const Operator kRope;                                              // ops/rope.cpp

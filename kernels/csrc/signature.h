@@ -1,6 +1,7 @@
 // The declaration strings of an operator, parsed, and the check of a call against them.
 //
 //   operands    "in x[R,D], in ids:i32[R], inout c[M,N], out y[R,(heads+2*kv_heads)*d]"
+//               An operand is float32 unless it says i32 or i16.
 //               A dimension is an expression of + * / and ceil() over numbers, attributes and symbols; a symbol
 //               takes its value from the first operand that names it.
 //   attributes  "accumulate: flag, segment: natural, heads: count, sign: sign, epsilon: real"
@@ -20,7 +21,7 @@
 
 namespace bitwitness {
 
-enum class DType { F32, I32 };
+enum class DType { F32, I32, I16 };
 enum class Direction { In, Out, InOut };
 enum class AttributeKind { Flag, Natural, Count, Sign, Real };
 
@@ -49,12 +50,17 @@ struct Signature {
 
 const Signature& signature_of(const Operator& op);
 
-const char* name_of(DType dtype);
+const char* name_of(DType dtype);       // as safetensors spells it
+int64_t bytes_of(DType dtype);          // of an element
 const char* name_of(Direction direction);
 const char* name_of(AttributeKind kind);
 
 // Shapes and attributes of `call` against the declaration; returns what each symbol stands for.
 // Throws ShapeError or KernelError, naming operator, operand and what was expected.
 std::map<std::string, int64_t> check_call(const Call& call);
+
+// Shapes of all operands, those with rank −1 in `call` inferred from the others and the attributes; empty where they do
+// not say. Throws like check_call for what is given.
+std::vector<std::vector<int64_t>> infer_shapes(const Call& call);
 
 }  // namespace bitwitness

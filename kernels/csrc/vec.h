@@ -12,7 +12,9 @@
 #error "compile operator sources through kernels/csrc/CMakeLists.txt, which names the instruction set"
 #endif
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define BITWITNESS_LANES 16
+#elif defined(__AVX2__) && defined(__FMA__)
 #define BITWITNESS_LANES 8
 #else
 #define BITWITNESS_LANES 4  // SSE2 and NEON registers; wider vectors would be split and spilled

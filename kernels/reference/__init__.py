@@ -7,7 +7,7 @@ this package shares nothing with the C++ operators that it judges: no float unit
     sums         the block sum of contractions, the row sum
     functions    exp, log, sin2pi, cos2pi, sigmoid
     philox       random words, uniform, normal, truncated normal, permutation
-    elementwise, matmul, norm, attention, loss    the operators
+    elementwise, matmul, bfp, norm, attention, loss    the operators
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ import numpy as np
 from bitwitness.kernels import host
 from bitwitness.kernels.errors import KernelError, ShapeError
 from bitwitness.kernels.reference import attention as _attention
-from bitwitness.kernels.reference import elementwise, loss, matmul, norm
+from bitwitness.kernels.reference import bfp, elementwise, loss, matmul, norm
 
 OPERATORS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
@@ -28,6 +28,11 @@ OPERATORS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "matmul_nn": matmul.matmul_nn,
         "matmul_nt": matmul.matmul_nt,
         "matmul_tn": matmul.matmul_tn,
+        "bfp_exponents": bfp.bfp_exponents,
+        "bfp_balance": bfp.bfp_balance,
+        "bfp_rows": bfp.bfp_rows,
+        "bfp_columns": bfp.bfp_columns,
+        "matmul_bfp": bfp.matmul_bfp,
         "embed": matmul.embed,
         "embed_backward": matmul.embed_backward,
         "rmsnorm": norm.rmsnorm,
@@ -50,7 +55,7 @@ FLOAT_ATTRIBUTES = frozenset({"value", "epsilon", "scale", "z_loss"})
 
 
 def call(name: str, *arrays: "np.ndarray[Any, Any]", **attributes: float) -> None:
-    """Run one operator on float32 and int32 arrays, outputs in place (the face of `program.call`).
+    """Run one operator on float32, int32 and int16 arrays, outputs in place (the face of `program.call`).
 
     An array given twice is one operand in two roles. Float attributes are rounded to binary32.
     Raises KernelError for an unknown operator, ShapeError for an array of another dtype.
@@ -61,10 +66,10 @@ def call(name: str, *arrays: "np.ndarray[Any, Any]", **attributes: float) -> Non
     for array in arrays:
         if array.dtype == np.float32:
             lists[id(array)] = array.view(np.uint32).tolist()
-        elif array.dtype == np.int32:
+        elif array.dtype in (np.int32, np.int16):
             lists[id(array)] = array.tolist()
         else:
-            raise ShapeError(f"{name} takes float32 and int32 arrays, not {array.dtype}")
+            raise ShapeError(f"{name} takes float32, int32 and int16 arrays, not {array.dtype}")
     values = {
         key: host.bits_f32(float(value)) if key in FLOAT_ATTRIBUTES else int(value) for key, value in attributes.items()
     }
@@ -72,3 +77,5 @@ def call(name: str, *arrays: "np.ndarray[Any, Any]", **attributes: float) -> Non
     for array in arrays:
         if array.dtype == np.float32:
             array.view(np.uint32)[...] = np.array(lists[id(array)], dtype=np.uint32).reshape(array.shape)
+        else:
+            array[...] = np.array(lists[id(array)], dtype=array.dtype).reshape(array.shape)

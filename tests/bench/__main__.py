@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bitwitness.kernels import _native
+
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
 RESULTS = Path("bench/results.json")
 
@@ -20,17 +22,26 @@ RESULTS = Path("bench/results.json")
 def main() -> None:
     if any(os.environ.get(name) != value for name, value in MALLOC.items()):
         os.execve(sys.executable, [sys.executable, "-m", "tests.bench", *sys.argv[1:]], {**os.environ, **MALLOC})
+    from .audited import config_for
+    from .gemm import bench_gemm
     from .ledger import bench_ledger
     from .step import bench_step
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    small = bench_step("small", window=512, windows=4, rounds=rounds)
+    gemm = bench_gemm(config_for("small", window=512, windows=4), rounds)
+    step = bench_step("small", window=512, windows=4, rounds=rounds)
     results = {
-        "step_fp32_vs_eager": round(float(str(small["ratio"])), 3),
-        "audit_overhead_fp32": round(float(str(small["audit_overhead"])), 3),
+        **{f"gemm_{precision}_vs_torch": mean for precision, mean in gemm["means"].items()},
+        **step["ratios"],
         **bench_ledger(),
-        "details": {"step_fp32_small": small},
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "details": {"gemm_small": gemm, "step_small": step},
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "instruction_set": _native.isa(),
+            "load": os.getloadavg()[0],
+            "python": platform.python_version(),
+        },
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
     }
     RESULTS.parent.mkdir(exist_ok=True)

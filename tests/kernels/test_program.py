@@ -60,7 +60,7 @@ BUILD_ERRORS = {
     "writes an input": ("buffer x is an input", lambda b, x, y: b.call("fill", b.view(x, 0, (4,)), value=0.0)),
     "name taken": ("declared twice", lambda b, x, y: b.buffer("x", (1,))),
     "bad kind": ("kind must be one of", lambda b, x, y: b.buffer("z", (1,), kind="scratch")),
-    "bad dtype": ("dtype must be F32 or I32", lambda b, x, y: b.buffer("z", (1,), dtype="F64")),
+    "bad dtype": ("dtype must be F32, I32 or I16", lambda b, x, y: b.buffer("z", (1,), dtype="F64")),
     "partial overlap": (
         "operand y is written and overlaps operand a",
         lambda b, x, y: b.call("add", b.view(y, 0, (2,)), b.view(x, 0, (2,)), b.view(y, 1, (2,))),
@@ -296,4 +296,28 @@ def test_array_given_twice_is_one_operand_in_two_roles():
 
 def test_digest_of_the_arithmetic():
     """Changing a declaration changes the arithmetic of every run: this line is changed only on purpose."""
-    assert arithmetic_digest() == "505564828e620be808e1ce1675b858d8e3452c4439fa71f99e73e819934740c8"
+    assert arithmetic_digest() == "fed7f0b6e9d8681022b1c41804a247fbdbe5f539fc0b0fd7754689da3e5da04a"
+
+
+def test_int16_buffers():
+    """Two bytes an element: views, the arena and bindings count them as such."""
+    rng = np.random.default_rng(0)
+    x, zeros_i32 = rng.standard_normal((4, 300)).astype(np.float32), np.zeros(300, np.int32)
+    b = ProgramBuilder()
+    source, a = b.buffer("x", (4, 300), kind="input"), b.buffer("a", (300,), "I32", "input")
+    q, s, e = b.buffer("q", (4, 384), "I16"), b.buffer("s", (4, 3)), b.buffer("e", (4,), "I32")
+    out, kept = b.buffer("out", (2, 4), kind="output"), b.buffer("kept", (4, 384), "I16", "output")
+    scales, rows = b.buffer("scales", (4, 3), kind="output"), b.buffer("rows", (4,), "I32", "output")
+    b.call("bfp_rows", source, a, q, s, e, sign=1)
+    b.call("bfp_rows", source, a, kept, scales, rows, sign=1)
+    b.call("matmul_bfp", b.view(q, 2 * 384, (2, 384)), b.view(s, 6, (2, 3)), kept, scales, out, accumulate=0)
+    program = b.build()
+    assert program.plan.size == 4 * 384 * 2 + 64 + 64
+    bound = {"x": x, "a": zeros_i32, "out": zeros(2, 4), "scales": zeros(4, 3), "rows": zeros(4, dtype=np.int32)}
+    kept_array = zeros(4, 384, dtype=np.int16)
+    Executor(program, 2).run({**bound, "kept": kept_array})
+    whole = zeros(4, 4)
+    call("matmul_bfp", kept_array, bound["scales"], kept_array, bound["scales"], whole, accumulate=0)
+    assert bound["out"].tobytes() == whole[2:].tobytes()
+    with pytest.raises(ShapeError, match="array of int16"):
+        Executor(program, 1).run({**bound, "kept": zeros(4, 384, dtype=np.int32)})

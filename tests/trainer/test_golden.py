@@ -1,10 +1,12 @@
-"""The bits of three steps: one file for all machines (tests/golden/run-1.json)."""
+"""The bits of three steps in each precision: one file for all machines (tests/golden/run-1.json, run-1-bfp.json)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import records
@@ -15,9 +17,10 @@ from bitwitness.trainer.step import Workspace, step
 from .conftest import small_config
 
 
-def test_three_steps(project: Project, golden: Callable[[str], Any], tmp_path: Path) -> None:
-    file = golden("run-1.json")
-    config = small_config()
+@pytest.mark.parametrize(("precision", "name"), [("fp32", "run-1.json"), ("bfp", "run-1-bfp.json")])
+def test_three_steps(project: Project, golden: Callable[[str], Any], tmp_path: Path, precision: str, name: str) -> None:
+    file = golden(name)
+    config = small_config(precision=precision)
     workspace = Workspace(config, 2)
     data = Dataset.open(project.data_dir, "text")
     file.check("dataset", data.commitment.to_json())

@@ -10,7 +10,8 @@ namespace bitwitness::BITWITNESS_ISA {
 namespace {
 
 constexpr const Operator* kOperators[] = {
-    &kFill, &kAdd, &kMatmulNN, &kMatmulNT, &kMatmulTN, &kEmbed, &kEmbedBackward, &kRmsnorm, &kAddRmsnorm,
+    &kFill, &kAdd, &kMatmulNN, &kMatmulNT, &kMatmulTN, &kBfpExponents, &kBfpBalance, &kBfpRows, &kBfpColumns,
+    &kMatmulBfp, &kEmbed, &kEmbedBackward, &kRmsnorm, &kAddRmsnorm,
     &kRmsnormBackward, &kRope, &kAttention, &kAttentionBackward, &kSwiglu, &kSwigluBackward, &kCrossEntropy,
     &kCrossEntropyLoss, &kSumSquares, &kAdamw,
 };

@@ -1,7 +1,8 @@
-// The 6×16 register tile that matrix products and attention are made of, and the packing that feeds it.
+// The register tile that matrix products and attention are made of, and the packing that feeds it: six rows by 16
+// columns, or 32 where vectors have 16 lanes.
 //
-// A panel of A holds up to 6 rows as [k][6], a panel of B up to 16 columns as [k][16], missing ones zero. Twelve
-// 8-lane accumulators, two vectors of B and one broadcast of A fill the 16 registers of AVX2.
+// A panel of A holds up to 6 rows as [k][6], a panel of B its columns as [k][kTileColumns], missing ones zero. Twelve
+// accumulators, two vectors of B and one broadcast of A fill the 16 registers of AVX2.
 #pragma once
 
 #include "../vec.h"
@@ -9,7 +10,7 @@
 namespace bitwitness::BITWITNESS_ISA {
 
 constexpr int kTileRows = 6;
-constexpr int kTileColumns = 16;
+constexpr int kTileColumns = BITWITNESS_LANES == 16 ? 32 : 16;
 constexpr int kTileVectors = kTileColumns / kLanes;
 
 struct Tile {
@@ -64,7 +65,26 @@ BW_INLINE void add_tile(const Tile& tile, float* c, int64_t stride, int64_t rows
   }
 }
 
-#if BITWITNESS_LANES == 8
+#if BITWITNESS_LANES == 16
+BW_INLINE Vf unpack_low(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+}
+BW_INLINE Vf unpack_high(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+}
+BW_INLINE Vf pairs_low(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+}
+BW_INLINE Vf pairs_high(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+BW_INLINE Vf even_quarters(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+}
+BW_INLINE Vf odd_quarters(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+#elif BITWITNESS_LANES == 8
 BW_INLINE Vf unpack_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13); }
 BW_INLINE Vf unpack_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15); }
 BW_INLINE Vf pairs_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13); }
@@ -78,7 +98,7 @@ BW_INLINE Vf pairs_low(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 1, 
 BW_INLINE Vf pairs_high(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 3, 6, 7); }
 #endif
 
-// Transpose a square of kLanes rows: 4×4 squares inside 128-bit halves, then the halves.
+// Transpose a square of kLanes rows: 4×4 squares inside 128 bits, then what has 128 bits.
 BW_INLINE void transpose(Vf* row) {
   Vf square[kLanes];
   for (int i = 0; i < kLanes; i += 4) {
@@ -87,7 +107,14 @@ BW_INLINE void transpose(Vf* row) {
     square[i] = pairs_low(low01, low23), square[i + 1] = pairs_high(low01, low23);
     square[i + 2] = pairs_low(high01, high23), square[i + 3] = pairs_high(high01, high23);
   }
-#if BITWITNESS_LANES == 8
+#if BITWITNESS_LANES == 16
+  for (int i = 0; i < 4; ++i) {
+    const Vf even0 = even_quarters(square[i], square[i + 4]), odd0 = odd_quarters(square[i], square[i + 4]);
+    const Vf even1 = even_quarters(square[i + 8], square[i + 12]), odd1 = odd_quarters(square[i + 8], square[i + 12]);
+    row[i] = even_quarters(even0, even1), row[i + 8] = odd_quarters(even0, even1);
+    row[i + 4] = even_quarters(odd0, odd1), row[i + 12] = odd_quarters(odd0, odd1);
+  }
+#elif BITWITNESS_LANES == 8
   for (int i = 0; i < 4; ++i) {
     row[i] = halves_low(square[i], square[i + 4]);
     row[i + 4] = halves_high(square[i], square[i + 4]);

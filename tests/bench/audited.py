@@ -1,0 +1,77 @@
+"""Our side of the step benchmarks: the whole audited step, hash, signature and append included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.trainer import records
+from bitwitness.trainer.config import RunConfig, parse_config
+from bitwitness.trainer.data import BuildOptions, Dataset, WindowStream, build
+from bitwitness.trainer.data import record as record_datasets
+from bitwitness.trainer.state import initial_state
+from bitwitness.trainer.step import Workspace, step
+
+
+def config_for(preset: str, window: int, windows: int, precision: str = "fp32") -> RunConfig:
+    return parse_config(
+        {
+            "run": {"name": "bench", "steps": 1000, "precision": precision},
+            "data": {"train": "text", "window": window, "windows_per_shard": windows},
+            "model": {"preset": preset},
+        },
+        where="bench",
+    )
+
+
+class AuditedTrainer:
+    """Trains one run of a project; `parts` holds the seconds of each step's computing, hashing and appending."""
+
+    def __init__(self, config: RunConfig, project: Project, writer: RunWriter, workspace: Workspace) -> None:
+        data = Dataset.open(project.data_dir, "text")
+        self.config, self.writer, self.workspace = config, writer, workspace
+        self.stream = WindowStream(data, config.data.window, config.run.seed)
+        self.state = initial_state(config, workspace.layout)
+        self.parts: list[tuple[float, float, float]] = []
+
+    def step(self) -> None:
+        began = time.perf_counter()
+        record = step(self.state, self.stream, self.workspace)
+        computed = time.perf_counter()
+        commitment = self.state.commit()
+        hashed = time.perf_counter()
+        observed = {"seconds_us": round((hashed - began) * 1e6), "time": records.now()}
+        computed_step = records.computed_step(record, commitment)
+        self.writer.append("step", {"computed": computed_step, "observed": observed})
+        ended = time.perf_counter()
+        self.parts.append((computed - began, hashed - computed, ended - hashed))
+
+
+@contextmanager
+def audited_trainer(config: RunConfig, folder: Path, threads: int) -> Iterator[AuditedTrainer]:
+    """Begin a run in a new project in `folder`, on a text that no model learns at once."""
+    project = Project.create(folder)
+    text = folder / "text.txt"
+    text.write_bytes(b"".join(b"%d bottles of beer on the wall, " % n for n in range(20000)))
+    build_text(project, text)
+    data = Dataset.open(project.data_dir, "text")
+    workspace = Workspace(config, threads)
+    with project.open_ledger(writable=True) as ledger:
+        uses = [records.dataset_use(data, "train")]
+        rope = records.rope_digest(workspace.cos, workspace.sin)
+        state = initial_state(config, workspace.layout)
+        predicate = records.genesis(config, uses, ledger.origin, state.commit(), rope)
+        predicate["observed"] = records.observed(records.new_host_id(), threads)
+        writer = RunWriter.begin(ledger, project.signer("trainer"), predicate)
+        yield AuditedTrainer(config, project, writer, workspace)
+
+
+def build_text(project: Project, text: Path) -> None:
+    """Build the dataset `text` and put its entry into the project's ledger."""
+    build(project.data_dir, [str(text)], BuildOptions(name="text", held_out="0"), signer=project.signer("trainer"))
+    with project.open_ledger(writable=True) as ledger:
+        record_datasets(ledger, [Dataset.open(project.data_dir, "text")])
