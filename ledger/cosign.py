@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from .witness_request import request_text
 
 _MAX_ANSWER = 64 * 1024
 _TRIES = 3
+_SIZE = re.compile(r"(?:0|[1-9][0-9]{0,18})\n")
 _AT_ONCE = 8
 
 
@@ -122,7 +124,7 @@ class _Asking:
                 status, kind, body = remote.post(
                     "add-checkpoint", request_text(self.old, self.proof, self._signed), _MAX_ANSWER
                 )
-            if status == 409 and kind == "text/x.tlog.size" and body.strip().isdigit():
+            if status == 409 and kind == "text/x.tlog.size" and _SIZE.fullmatch(body):
                 self._other_size(int(body))
             elif status == 200:
                 self.line = cosignature_in(body, self._signed, self.verifier)
