@@ -22,10 +22,13 @@ def check_signers(connection: sqlite3.Connection, before: int, size: int, signer
     """Whether these keyids may sign a checkpoint of `size`, the newest one being of size `before`. Raises WrongLogKey.
 
     A key does not count beyond the entry that ended it; the first checkpoint beyond the entry that replaced one is
-    signed by the old key and by the new one.
+    signed by the old key and by the new one. A key that is not enrolled signs nothing but the empty tree.
     """
     signing = set(signers)
     rows = {keyid: (until, heir) for keyid, until, heir in connection.execute(_LOG_KEYS)}
+    for keyid in signing - rows.keys():
+        if size:
+            raise WrongLogKey(f"the log key {keyid[:16]}… is not enrolled in this ledger")
     for keyid, (until, heir) in rows.items():
         if heir is not None and before <= until < size and not {keyid, heir} <= signing:
             raise WrongLogKey(
