@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .errors import BitwitnessError
+from .errors import BitwitnessError, NoteError
 from .keys import PublicKey
-from .note import Note, Verifier
+from .note import ED25519, Note, Verifier
 from .witness_policy import NONE, WitnessPolicy, WitnessPolicyError, parse_policy
 
 _SIZE_LIMIT = 1 << 20
@@ -39,6 +39,12 @@ class Trust:
     log: Verifier
     root: PublicKey
     witnesses: WitnessPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if self.log.type != ED25519:
+            raise NoteError("log.key", "a witness's key (type 0x04), not a log's (0x01)")
+        if self.log.name != self.origin:
+            raise NoteError("log.key", f"its name is {self.log.name}, not the origin {self.origin}")
 
     @property
     def asks_for_witnesses(self) -> bool:

@@ -23,6 +23,8 @@ from .verify import Check, KeyRing, verify_entry
 from .verify_checkpoints import CheckpointChecks
 from .verify_rows import Facts, connect, entry_bytes, examine_all
 
+UNCOVERED = "uncovered"
+"""The check that says which entries no checkpoint of the pinned log covers."""
 _SHOWN = 5
 # What can be found, in the order in which it is reported.
 _CHECKS = {
@@ -65,6 +67,8 @@ class LedgerReport:
     policy asks for witnesses, and none had cosigned them before the revocation."""
     witnessed: int | None = None
     """How many entries a checkpoint covers that the policy's witnesses have cosigned; None if it asks for none."""
+    covered: int | None = None
+    """How many entries the newest checkpoint of the pinned log covers; None without a policy."""
     complete: bool = False
 
     def fault(self, check: str, table: str, index: int | None, detail: str) -> None:
@@ -73,12 +77,23 @@ class LedgerReport:
     @property
     def checks(self) -> list[Check]:
         checks = summarise(self.faults, self._said(), self.complete)
+        if self.covered is not None:
+            checks.append(self._coverage(self.covered))
         if self.witnessed is not None:
             said = (
                 f"{self.witnessed} of {self.size} entries are under a checkpoint that the policy's witnesses cosigned"
             )
             checks.append(Check("witnesses", self.witnessed > 0, said))
         return checks
+
+    def _coverage(self, covered: int) -> Check:
+        if covered == 0:
+            said = "no sound checkpoint by the pinned log key is in the file, so nobody vouches for its entries"
+        elif covered < self.size:
+            said = f"{self.size - covered} entries came after the newest checkpoint of the pinned log, over {covered}"
+        else:
+            said = f"no entry: a checkpoint of the pinned log covers all {covered}"
+        return Check(UNCOVERED, True if 0 < covered == self.size else None, said)
 
     def _said(self) -> dict[str, str]:
         said = dict(_CHECKS)
@@ -140,6 +155,7 @@ def _verify(
     """Fill the report; False if the checks could not be made for want of a root key."""
     rows = connection.execute("SELECT origin FROM ledger").fetchall()
     origin = _text(rows[0][0]) if len(rows) == 1 else None
+    report.covered = None if trust is None else 0
     if origin is None:
         report.fault("file", "ledger", None, "the origin is missing")
     elif trust is not None and origin != trust.origin:
@@ -190,10 +206,11 @@ def _check_checkpoints(
     except FoundWrong as error:
         report.fault("checkpoints", "ledger", None, str(error))
         return
-    for row in connection.execute("SELECT id, size, note FROM checkpoints ORDER BY id"):
+    for row in connection.execute("SELECT id, size, note FROM checkpoints NOT INDEXED ORDER BY id"):
         for detail in checks.follow(*row):
             report.fault("checkpoints", "checkpoints", row[0], detail)
     report.checkpoints = checks.number
+    report.covered = None if trust is None else checks.covered
     if trust is not None and trust.asks_for_witnesses:
         report.witnessed = max(checks.witnessed_sizes, default=0)
         for keyid, indexes in signed.items():
@@ -315,7 +332,7 @@ def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKe
 
 
 def _checkpoint_sizes(connection: sqlite3.Connection) -> set[int]:
-    return {row[0] for row in connection.execute("SELECT DISTINCT size FROM checkpoints")}
+    return {row[0] for row in connection.execute("SELECT size FROM checkpoints NOT INDEXED")}
 
 
 def _text(value: object) -> str | None:
