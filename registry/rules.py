@@ -12,10 +12,11 @@ from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.note import Note
 from bitwitness.ledger.trust import witness_line
 
+from .audits import audit_checks
 from .checks import Check
 from .evidence import Entry
 from .lineage import Lineage
-from .policy import Policy, Rules
+from .policy import Policy
 
 _CLOCK_SKEW = timedelta(minutes=10)
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
@@ -26,7 +27,7 @@ def policy_checks(
 ) -> list[Check]:
     """One POLICY check per rule that is set, and always one about audits. ``signed`` is the opened checkpoint."""
     rules, quorum = policy.rules, policy.quorum
-    checks = [_audit(lineage, rules)]
+    checks = audit_checks(lineage, rules)
     if quorum is not None:
         checks.append(Check("quorum", *witness_line(quorum, signed), category="POLICY"))
     release, genesis = lineage.release, lineage.genesis
@@ -81,34 +82,6 @@ def eval_line(lineage: Lineage) -> str:
         for entry in lineage.evals
     ]
     return "; ".join(parts) or "none recorded for the released step"
-
-
-def _audit(lineage: Lineage, rules: Rules) -> Check:
-    counted, refused = [], []
-    for audit in lineage.audits:
-        predicate, who = audit.predicate, f"auditor {audit.envelope.keyid[:16]}…"
-        if predicate["result"] == "mismatch":
-            found = next(unit["found"] for unit in predicate["units"] if unit["outcome"] == "mismatch")
-            return Check("audit", False, f"{who} found that step {found['step']} does not replay ({audit})", "POLICY")
-        if predicate["result"] != "match":
-            refused.append(f"{who}: {predicate['result']}")
-        elif not any(
-            unit["first"] <= lineage.step <= unit["last"] and unit["outcome"] == "match" for unit in predicate["units"]
-        ):
-            refused.append(f"{who}: the released step {lineage.step} is not among what it replayed")
-        elif predicate["basis"] == "self-chosen" and audit.envelope.keyid not in rules.self_chosen_auditors:
-            refused.append(f"{who}: it chose its own sample, which counts only for auditors in self_chosen_auditors")
-        elif predicate["basis"] == "beacon":
-            refused.append(f"{who}: its beacon cannot be checked offline")
-        else:
-            counted.append(f"{who} replayed {predicate['steps']} steps: match")
-    said = "; ".join(counted + refused) or "no audit in the bundle"
-    if not rules.require_audit:
-        return Check("audit", True, f"not required by the policy ({said})", "POLICY")
-    if counted:
-        return Check("audit", True, said, "POLICY")
-    beacon_only = any("beacon" in reason for reason in refused)
-    return Check("audit", None if beacon_only else False, f"an audit is required: {said}", "POLICY")
 
 
 def _newest(entries: Sequence[Entry]) -> datetime:
