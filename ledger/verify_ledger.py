@@ -1,7 +1,7 @@
 """The independent verifier of a whole ledger file: every entry, signature, link and checkpoint, from raw bytes.
 
 Reads the file with SQL of its own and shares no code with the writer. Entries are opened and their signatures
-checked by verify_rows, in several processes; what links them is checked here, in order.
+checked by verify_rows, in several processes; what links them is followed in order by verify_links.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .keys import PublicKey
 from .trust import Trust
 from .verify import Check, KeyRing, verify_entry
 from .verify_checkpoints import CheckpointChecks
-from .verify_rows import Facts, connect, entry_bytes, examine_all
+from .verify_links import Links
+from .verify_rows import connect, entry_bytes, examine_all
 
 UNCOVERED = "uncovered"
 """The check that says which entries no checkpoint of the pinned log covers."""
@@ -31,8 +32,8 @@ _CHECKS = {
     "file": "an SQLite file with a ledger's tables",
     "entries": "canonical, each as its kind demands, under its stored leaf hash",
     "signatures": "by enrolled keys of the right role, enrolled by the root key",
-    "runs": "each run an unbroken chain with its history, nothing forked",
-    "links": "everything that is referred to is in the ledger, before it",
+    "runs": "each run an unbroken chain with its history, nothing forked, its steps and states in agreement",
+    "links": "everything that is referred to is in the ledger, before it, and is what is said of it",
     "checkpoints": "signed by the log key, over these very entries",
 }
 
@@ -164,7 +165,7 @@ def _verify(
     if root is None:
         return False
     keys = _key_ring(connection, root, report)
-    links = _Links(report, keys)
+    links = Links(report, keys, origin)
     sizes = _checkpoint_sizes(connection)
     # What revoked keys signed before: it stands only if witnesses saw it then.
     signed: dict[str, list[int]] = {key.keyid: [] for key in keys if keys.revocation(key.keyid) is not None}
@@ -217,81 +218,6 @@ def _check_checkpoints(
             before = keys.revocation(keyid) or 0
             covered = max((size for size in checks.witnessed_sizes if size <= before), default=0)
             report.disowned += sum(index >= covered for index in indexes)
-
-
-# What links entries, in order -----------------------------------------------------------------------------
-
-
-@dataclass
-class _Run:
-    signer: str
-    prev: str
-    tree: merkle.Frontier
-    ended: bool = False
-
-
-class _Links:
-    """Follows the entries in order and checks what each says of those before it."""
-
-    def __init__(self, report: LedgerReport, keys: KeyRing) -> None:
-        self._report = report
-        self._keys = keys
-        self._runs: dict[str, _Run] = {}
-        self._names: set[str] = set()
-        self._kinds: dict[str, str] = {}
-        self._payloads: dict[bytes, int] = {}
-
-    def follow(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
-        own = leaf_hash.hex()
-        for kind, named in facts.refers:
-            if self._kinds.get(named) != kind:
-                self._report.fault("links", "entries", index, f"names the {kind} {named}, which is not before it")
-        if facts.payload is not None:
-            first = self._payloads.setdefault(facts.payload, index)
-            if first != index:
-                self._report.fault("links", "entries", index, f"signs what entry {first} says a second time")
-        if facts.kind != "step":  # nothing refers to a step by its hash, and there are many
-            self._kinds[own] = facts.kind
-        if facts.kind == "run":
-            self._begin(index, leaf_hash, facts)
-        elif facts.run is not None:
-            self._continue(index, leaf_hash, facts)
-
-    def _begin(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
-        if facts.name in self._names:
-            self._report.fault("runs", "entries", index, f"a second run named {facts.name}")
-        self._names.add(str(facts.name))
-        tree = merkle.Frontier()
-        tree.append(leaf_hash)
-        self._runs[leaf_hash.hex()] = _Run(facts.keyid, leaf_hash.hex(), tree)
-
-    def _continue(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
-        def wrong(detail: str) -> None:
-            self._report.fault("runs", "entries", index, detail)
-
-        run = self._runs.get(str(facts.run))
-        if run is None:
-            wrong(f"belongs to the run {facts.run}, which is not before it")
-            return
-        if facts.seq != run.tree.size:
-            forked = facts.seq is not None and facts.seq < run.tree.size
-            wrong(
-                f"a second entry {facts.seq} of run {str(facts.run)[:16]}…: the run was forked"
-                if forked
-                else f"entry {facts.seq} of run {str(facts.run)[:16]}… follows entry {run.tree.size - 1}"
-            )
-            return
-        if facts.prev != run.prev:
-            wrong("prev is not the run's entry before it")
-        if facts.history != run.tree.root().hex():
-            wrong("history is not the tree over the run's entries before it")
-        if not self._keys.may_continue(facts.keyid, run.signer):
-            wrong("another key than the run's trainer signed it")
-        if run.ended:
-            wrong("comes after the run's end")
-        run.ended = facts.kind == "end"
-        run.prev = leaf_hash.hex()
-        run.tree.append(leaf_hash)
 
 
 # Keys ----------------------------------------------------------------------------------------------------

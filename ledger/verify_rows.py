@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,6 +21,7 @@ from . import jcs, merkle
 from .entries import Kind, check
 from .envelope import PAYLOAD_TYPE, Envelope, open_envelope
 from .errors import EntryError, FoundWrong
+from .run_rules import essence
 from .verify import Disowned, KeyRing, verify_signature
 
 _RANGE = 2000
@@ -50,6 +51,8 @@ class Facts(NamedTuple):
     refers: tuple[tuple[str, str], ...]
     """(kind, leaf hash) of the entries that it names."""
     name: str | None
+    said: Mapping[str, Any]
+    """What of its predicate is compared with other entries."""
 
 
 class Opened(NamedTuple):
@@ -129,7 +132,24 @@ def _facts(envelope: Envelope, kind: Kind) -> Facts:
         payload=None if chained else hashlib.sha256(envelope.payload).digest(),
         refers=tuple(refers),
         name=p["name"] if kind.name == "run" else None,
+        said=_said(kind, p),
     )
+
+
+# The fields of each kind that verify_links reads, besides those that the rules of runs read.
+_SAID = {
+    "dataset": ("dataset",),
+    "run": ("datasets", "origin"),
+    "eval": ("dataset",),
+    "release": ("run", "state", "step", "weights"),
+    "audit-intent": ("beacon", "last", "run", "size"),
+    "audit": ("basis", "intent", "run", "seed"),
+}
+
+
+def _said(kind: Kind, predicate: Mapping[str, Any]) -> dict[str, Any]:
+    said = essence(kind.name, predicate) if kind.chained else {}
+    return said | {name: predicate[name] for name in _SAID.get(kind.name, ())}
 
 
 def examine_all(

@@ -37,14 +37,16 @@ def build(folder: Path, steps: int = 120) -> Project:
         writer = main.writer
         sample.train(main, 1, half)
         main.writer = RunWriter.open(ledger, sample.signers["trainer"], writer.run)
+        stored = half // 40 * 40
         main.writer.append(
-            "resume", {"from": half, "step": half, "state": main.state(half), "observed": sample.observed()}
+            "resume", {"from": stored, "step": half, "state": main.state(stored), "observed": sample.observed()}
         )
         sample.train(main, half + 1, steps)
         main.writer.append("end", {**main.everything(steps), "observed": sample.observed()})
         ledger.sign_checkpoint(sample.signers["log"])
 
-        sample.audit(main, [(0, 0, "match", "init"), (steps - 9, steps, "match", "last"), (21, 40, "match", "sample")])
+        drawn = (min(21, steps), min(40, steps), "match", "sample")
+        sample.audit(main, [(0, 0, "match", "init"), (steps - 9, steps, "match", "last"), drawn])
         release = sample.release(main, "demo-lm", 1, steps, license=HOSTILE)
         sample.endorse(release, "approved")
 
@@ -250,11 +252,12 @@ class Sample:
                 unit["reason"] = HOSTILE
             made.append(unit)
         outcomes = {unit["outcome"] for unit in made}
+        intent = self.intent(run, units[-1][1])
         predicate = {
             "run": run.writer.run,
-            "intent": self.intent(run, units[-1][1]),
+            "intent": intent,
             "basis": "self-chosen",
-            "seed": _digest(f"seed {self.ledger.size}"),
+            "seed": hashlib.sha256(b"bitwitness/sample/v1\0" + bytes.fromhex(intent)).hexdigest(),
             "steps": sum(last - first + 1 for first, last, outcome, _cause in units if outcome == "match" and last),
             "result": "mismatch" if "mismatch" in outcomes else "match",
             "units": made,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_fork_is_evidence(path: Path) -> None:
         (lambda run: [*START, *run, run[2]], "runs", "a second entry 2"),
         (lambda run: [*START, small.DATASET], "links", "a second time"),
         (lambda run: [*START, *run, *small.chain("demo", [], small.SIGNERS["trainer"])], "runs", "a second run named"),
-        (lambda run: [*START, *small.chain("demo", [("end", small.end(1)), *steps(1)])], "runs", "after the run's end"),
+        (lambda run: [*START, *small.chain("demo", [("end", small.end(0)), *steps(1)])], "runs", "after the run's end"),
         (lambda run: [small.key_entries()[0], small.DATASET, *small.key_entries()[1:]], "signatures", "enrolled later"),
         (lambda run: [*START, *run, small.revocation("trainer", 3), *run], "signatures", "revoked"),
         (lambda run: small.key_entries()[1:], "signatures", "not enrolled"),
@@ -93,6 +94,74 @@ def test_what_no_writer_may_do_is_found(
     small.raw_ledger(path, data(small.chain("demo", steps(3))))
     found = wrong(verify_ledger(path, small.TRUST))
     assert says in found[check], found
+
+
+def _sealed_after() -> dict[str, small.Json]:
+    """Predicates without signer that fit after START and a run of three steps."""
+    run = merkle.leaf_hash(small.chain("demo", steps(3))[0]).hex()
+    intent = {"run": run, "size": 9, "first": 0, "last": 3, "samples": 1, "beacon": {"kind": "none"}}
+    intent["time"] = small.TIME
+    leaf = merkle.leaf_hash(small.seal("audit-intent", intent)).hex()
+    released = {key: value for key, value in small.state(2).items() if key in ("state", "weights")}
+    release = {"model": "m", "version": 1, "run": run, "step": 2, **released, "dtype": "F32", "time": small.TIME}
+    release["files"] = [{"name": "model.safetensors", "sha256": "00" * 32, "bytes": 1}]
+    audit = {
+        "run": run,
+        "intent": leaf,
+        "basis": "self-chosen",
+        "seed": hashlib.sha256(b"bitwitness/sample/v1\0" + bytes.fromhex(leaf)).hexdigest(),
+        "steps": 3,
+        "result": "match",
+        "units": [{"first": 1, "last": 3, "outcome": "match", "cause": "last"}],
+        "transcript": small.tree("transcript/1", 3, "t"),
+        "code": small.tree("code/1", 5, "code"),
+        "arithmetic": {"version": "arith/1", "digest": small.digest("arith")},
+        "observed": {"time": small.TIME},
+    }
+    return {"audit-intent": intent, "audit": audit, "release": release}
+
+
+def _after(path: Path, changes: dict[str, small.Json], *more: bytes) -> LedgerReport:
+    made = [small.seal(kind, {**said, **changes.get(kind, {})}) for kind, said in _sealed_after().items()]
+    data = [*START, *small.chain("demo", steps(3)), *made, *more]
+    small.raw_ledger(path, data, covered=[len(data)])
+    return verify_ledger(path, small.TRUST)
+
+
+def test_releases_and_audits_say_what_their_run_says(path: Path) -> None:
+    assert exit_code(_after(path, {}).checks) == 0
+    other = small.state(3)
+    for kind, change, says in (
+        ("release", {"weights": other["weights"]}, "did not make at step 2"),
+        ("release", {"state": other["state"]}, "did not make at step 2"),
+        ("release", {"step": 3}, "did not make at step 3"),
+        ("release", {"step": 50}, "did not make at step 50"),
+        ("audit", {"seed": "5e" * 32}, "did not draw its sample"),
+    ):
+        path.unlink()
+        report = _after(path, {kind: change})
+        assert says in wrong(report)["links"], (kind, change)
+    path.unlink()
+    again = small.seal("audit", {**_sealed_after()["audit"], "steps": 2})
+    assert "a second answer" in wrong(_after(path, {}, again))["links"]
+
+
+def test_the_content_of_links_is_checked(path: Path) -> None:
+    uses = small.genesis()["datasets"][0]
+    for change, says in (
+        ({"datasets": [{**uses, "dataset": small.tree("dataset/1", 3, "others")}]}, "names another tree for dataset"),
+        ({"origin": "example.org/other"}, "was made for the log example.org/other"),
+    ):
+        path.unlink(missing_ok=True)
+        empty = {"seq": 0, "history": {"type": "history/1", "size": 0, "root": merkle.EMPTY_ROOT.hex()}}
+        small.raw_ledger(path, [*START, small.seal("run", small.genesis() | change | empty)])
+        assert says in wrong(verify_ledger(path, small.TRUST))["links"]
+
+
+def test_the_rules_of_runs_are_applied(path: Path) -> None:
+    jumped = small.chain("demo", [*steps(2), ("step", small.step(9))])
+    small.raw_ledger(path, [*START, *jumped])
+    assert "is step 9, where step 3 must follow" in wrong(verify_ledger(path, small.TRUST))["runs"]
 
 
 def test_history_and_prev_are_recomputed(path: Path) -> None:
