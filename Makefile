@@ -4,11 +4,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+CMAKE  := $(firstword $(shell command -v cmake) $(BIN)/cmake)
 # Sources that the compiled module is made of: when one changes, it is built again.
 NATIVE := $(wildcard kernels/csrc/*.* kernels/csrc/*/*.*) CMakeLists.txt pyproject.toml ledger/_embed_code.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs goldens bench clean
+.PHONY: help install demo test check format docs bench referee fuzz clean
 
 help:
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +66,15 @@ docs: install ## write the generated pages again
 
 bench: install ## measure against PyTorch, into bench/results.json
 	$(BIN)/python -m tests.bench
+
+referee: ## build the program that executes trace files, without Python: build/referee/referee
+	$(CMAKE) -S kernels/referee -B build/referee
+	$(CMAKE) --build build/referee --parallel
+
+SECONDS ?= 60
+fuzz: install ## fuzz each parser for SECONDS (60)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz all $(SECONDS)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build demo

@@ -56,14 +56,15 @@ class Operator:
     operands: tuple[Operand, ...]
     attributes: Mapping[str, str]
     declaration: tuple[str, str, str]  # operands, attributes and rules, as written in C++
+    footprint: str  # kernels/footprint.py
 
 
 def _read_table() -> Mapping[str, Operator]:
     table = {}
-    for name, version, operands, attributes, signature, kinds, rules in _native.operators():
+    for name, version, operands, attributes, signature, kinds, rules, footprint in _native.operators():
         specs = tuple(Operand(n, d, t, tuple(s), tuple(m), r) for n, d, t, s, m, r in operands)
         declaration = (signature, kinds, rules)
-        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration)
+        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration, footprint)
     return MappingProxyType(table)
 
 

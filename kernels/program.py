@@ -182,6 +182,13 @@ class Executor:
         The GIL is released. Raises KernelError for a missing or unknown name, arrays that share memory, or an index
         (token, target, position, start) outside its range; ShapeError for another dtype or shape.
         """
+        self._native.run(self._bound(arrays))
+
+    def trace(self, arrays: Mapping[str, Any]) -> list[tuple[int, int, bytes]]:
+        """As run; return (call, operand, hashes) of all that was written, 32 bytes for each 64 KiB chunk."""
+        return self._native.trace(self._bound(arrays))
+
+    def _bound(self, arrays: Mapping[str, Any]) -> list[Any]:
         if len(arrays) != len(self._external) or any(name not in arrays for name in self._external):
             missing = [name for name in self._external if name not in arrays]
             unknown = [name for name in arrays if name not in self._external]
@@ -192,7 +199,7 @@ class Executor:
                     if names
                 )
             )
-        self._native.run([arrays[name] for name in self._external])
+        return [arrays[name] for name in self._external]
 
     def timings(self) -> list[tuple[str, float]]:
         """(operator, seconds) of every call of the last run, as the calling thread saw it."""

@@ -6,15 +6,14 @@ The verifier checks all of this again from raw bytes with code of its own (verif
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from .derived import UnknownReference
 from .entries import Kind
 from .envelope import Envelope
 from .errors import EntryError
 from .keys import PublicKey
+from .note import Verifier, parse_note
 from .run_tail import RunTail
 from .sealed import Sealed
 
@@ -71,7 +70,7 @@ class Admission:
         if not entry.verified:
             envelope.verify(key.public)
         if kind.name == "key":
-            self._check_key_entry(envelope.statement["predicate"])
+            self._check_key_entry(index, envelope)
             self._forget_keys()
         if kind.chained:
             self._check_chain(kind, envelope, entry.leaf_hash)
@@ -108,8 +107,13 @@ class Admission:
             self._keys[keyid] = _EnrolledKey(row[0], PublicKey.from_hex(row[1]), row[2])
         return self._keys[keyid]
 
-    def _check_key_entry(self, predicate: Mapping[str, Any]) -> None:
-        """A revoked or replaced key must be enrolled with the role that the entry states."""
+    def _check_key_entry(self, index: int, envelope: Envelope) -> None:
+        """A revoked or replaced key must be enrolled with the role that the entry states.
+
+        It may not end where that would make invalid what stands in the ledger: this very entry, which its key signs,
+        or a checkpoint that a log key has signed.
+        """
+        predicate = envelope.statement["predicate"]
         action, key = predicate["action"], predicate["key"]
         if action == "enrol":
             return
@@ -119,6 +123,38 @@ class Admission:
             raise UnknownReference("key", old_id)
         if old.role != key["role"]:
             raise EntryError(f"key {old_id[:16]}… is a {old.role} key, not a {key['role']} key", "predicate.key.role")
+        until = index if action == "rotate" else predicate["from"]
+        if old_id == envelope.keyid and until <= index:
+            raise EntryError(
+                f"the root key signs this entry, number {index}, and cannot end before it; let another enrolled root "
+                f"key sign it, or revoke from {index + 1} on",
+                "predicate",
+            )
+        if old.role == "log":
+            self._check_log_key(index, old, old_id, until, replaced=action == "rotate")
+
+    def _check_log_key(self, index: int, key: _EnrolledKey, keyid: str, until: int, *, replaced: bool) -> None:
+        if replaced and key.revoked_from is not None and key.revoked_from <= index:
+            raise EntryError(
+                f"log key {keyid[:16]}… has ended at entry {key.revoked_from} already; enrol the new key instead",
+                "predicate.replaces",
+            )
+        signed = self._signed_by(key.public)
+        if until < signed:
+            raise EntryError(
+                f"log key {keyid[:16]}… has signed a checkpoint of {signed} entries, which must stay valid; revoke it "
+                f"from {signed} on or later",
+                "predicate.from",
+            )
+
+    def _signed_by(self, key: PublicKey) -> int:
+        """The largest size of a stored checkpoint that carries a signature line of this log key, 0 if none does."""
+        (origin,) = self._connection.execute("SELECT origin FROM ledger").fetchone()
+        line = (origin, Verifier(origin, key).key_id)
+        for size, note in self._connection.execute("SELECT size, note FROM checkpoints ORDER BY id DESC"):
+            if any((item.name, item.key_id) == line for item in parse_note(note).lines):
+                return int(size)
+        return 0
 
     def _check_chain(self, kind: Kind, envelope: Envelope, leaf_hash: bytes) -> None:
         if kind.name == "run":
@@ -131,18 +167,21 @@ class Admission:
         if envelope.keyid not in self._trainers_of(run):
             raise SignerNotEnrolled(envelope.keyid, f"is not the trainer of run {run[:16]}…")
         tail.check(predicate)
-        tail.add(leaf_hash)
+        tail.add(leaf_hash, kind.name)
         self._pending[run] = tail
 
     def tail(self, run: str) -> RunTail:
         """The end of a run's chain, free to be changed. O(its entries) the first time. Raises UnknownReference."""
         if run not in self._tails:
+            genesis = self._genesis(run)
             rows = self._connection.execute(
                 "SELECT leaf_hash FROM log JOIN entries ON idx = log.entry"
                 " WHERE run = ? AND seq IS NOT NULL ORDER BY seq",
-                (self._genesis(run),),
+                (genesis,),
             )
-            self._tails[run] = RunTail(run, (bytes(row[0]) for row in rows))
+            end = self._connection.execute("SELECT 1 FROM run_events WHERE run = ? AND kind = 'end'", (genesis,))
+            ended = end.fetchone() is not None
+            self._tails[run] = RunTail(run, (bytes(row[0]) for row in rows), ended=ended)
         return self._tails[run].copy()
 
     def _genesis(self, run: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import _base64, note
-from .errors import NoteError
+from .errors import NoKnownSigner, NoteError
 from .keys import PublicKey
 from .merkle import EMPTY_ROOT, HASH_SIZE, MAX_SIZE
 
@@ -72,9 +72,20 @@ def parse_checkpoint(text: str | bytes) -> Checkpoint:
     return Checkpoint(origin, int(size), decoded, tuple(extensions))
 
 
-def open_checkpoint(text: str | bytes, verifiers: Iterable[note.Verifier], origin: str) -> tuple[Checkpoint, note.Note]:
-    """Verify a signed checkpoint (note.open_note) and read it; its origin must be `origin`."""
-    opened = note.open_note(text, verifiers)
+def open_checkpoint(
+    text: str | bytes,
+    verifiers: Iterable[note.Verifier],
+    origin: str,
+    cosigners: Iterable[note.Verifier] = (),
+) -> tuple[Checkpoint, note.Note]:
+    """Verify a signed checkpoint (note.open_note) and read it; its origin must be `origin`.
+
+    One of `verifiers`, the log's keys, must have signed; `cosigners` may have.
+    """
+    logs = list(verifiers)
+    opened = note.open_note(text, [*logs, *cosigners])
+    if not any(item.verifier in logs for item in opened.verified):
+        raise NoKnownSigner("note", "cosigned, but no known key of the log signed it")
     checkpoint = parse_checkpoint(opened.text)
     if checkpoint.origin != origin:
         raise NoteError("checkpoint", f"it is of the log {checkpoint.origin[:200]!r}, not of {origin!r}")

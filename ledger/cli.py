@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.main
 
-from . import cli_care, cli_key, cli_project, cli_proof, cli_read
+from . import cli_care, cli_checkpoint, cli_export, cli_follow, cli_key, cli_project, cli_proof, cli_read, cli_witness
 from .cli_options import ProjectOption, choose_project, forget_project
 from .cli_output import note
 from .cli_plugins import LazyGroup
@@ -35,12 +35,16 @@ def root(project: ProjectOption = None) -> None:
 app.command("init")(cli_project.init)
 app.command("log")(cli_read.log)
 app.command("show")(cli_read.show)
-app.command("checkpoint")(cli_proof.checkpoint)
+app.command("checkpoint")(cli_checkpoint.checkpoint)
 app.command("prove")(cli_proof.prove)
 app.command("verify")(cli_proof.verify)
+app.command("export")(cli_export.export)
 app.command("fsck")(cli_care.fsck)
 app.command("rebuild")(cli_care.rebuild)
 app.add_typer(cli_key.app, name="key")
+app.add_typer(cli_witness.app, name="witness")
+app.command("mirror")(cli_follow.mirror)
+app.command("monitor")(cli_follow.monitor)
 app.command("serve")(cli_project.serve)
 
 

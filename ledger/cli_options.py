@@ -16,8 +16,16 @@ from typing import Annotated
 
 import typer
 
-from .errors import BitwitnessError
-from .keys import PASSPHRASE_VARIABLE, passphrase_from_env, passphrase_from_file, passphrase_from_prompt
+from .errors import BitwitnessError, KeyFileError
+from .keys import (
+    PASSPHRASE_VARIABLE,
+    PassphraseSource,
+    Signer,
+    load_private,
+    passphrase_from_env,
+    passphrase_from_file,
+    passphrase_from_prompt,
+)
 from .project import Project
 
 PROJECT_VARIABLE = "BITWITNESS_PROJECT"
@@ -54,9 +62,20 @@ def current_project() -> Project:
     An encrypted key's passphrase comes from $BITWITNESS_PASSPHRASE, from the file that $BITWITNESS_PASSPHRASE_FILE
     names, or from the terminal; never from the command line, which others can see.
     """
+    return replace(Project.find(_project.get()), passphrase=_passphrase("Passphrase of the project's keys: "))
+
+
+def load_key(path: Path, role: str) -> Signer:
+    """A private key file that a command was given. Raises KeyFileError, WrongPassphrase."""
+    signer = load_private(path, passphrase_from_env() or _passphrase(f"Passphrase of {path}: "))
+    if signer.role != role:
+        raise KeyFileError(path, f"this is a {signer.role} key, not a {role} key")
+    return signer
+
+
+def _passphrase(text: str) -> PassphraseSource:
     file = os.environ.get(PASSPHRASE_FILE_VARIABLE)
-    source = passphrase_from_file(file) if file else passphrase_from_prompt(_ask, "Passphrase of the project's keys: ")
-    return replace(Project.find(_project.get()), passphrase=source)
+    return passphrase_from_file(file) if file else passphrase_from_prompt(_ask, text)
 
 
 def new_passphrase(file: Path | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""`ledger checkpoint`, `ledger prove` and `ledger verify`."""
+"""`ledger prove` and `ledger verify`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,17 @@ import typer
 
 from . import cli_output
 from . import prove as proofs
-from .checkpoint import parse_checkpoint
+from .cli_files import read_file, write_file
 from .cli_options import JsonOption, current_project
 from .cli_plugins import load_verifier
 from .errors import BitwitnessError
-from .note import parse_note
+from .fork import looks_like_fork, verify_fork
 from .project import ProjectNotFound
 from .store import Ledger
-from .trust import Trust, load_trust
+from .trust import load_trust
 from .verify import Check, exit_code, verify_proof
 
-
-def checkpoint(json_output: JsonOption = False) -> None:
-    """Sign the tree as it stands with the log key, store the note and print it.
-
-    Example: ledger checkpoint
-    """
-    project = current_project()
-    signer = project.signer("log")
-    with project.open_ledger(writable=True) as ledger:
-        note = ledger.sign_checkpoint(signer)
-    if json_output:
-        head = parse_checkpoint(parse_note(note).text)
-        cli_output.emit_json({"origin": head.origin, "size": head.size, "root": head.root.hex(), "note": note})
-    else:
-        sys.stdout.write(note)
+_MAX_PROOF = 4 * 1024 * 1024
 
 
 def prove(
@@ -81,7 +67,7 @@ def prove(
     if out is None:
         sys.stdout.write(text)
         return
-    _write(out, text)
+    write_file(out, text)
     if json_output:
         cli_output.emit_json({"index": number, "file": str(out)})
     else:
@@ -99,7 +85,8 @@ def _tlog_proof(ledger: Ledger, index: int, note: str) -> str:
 
 def verify(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE|DIR", help="A ledger (.db), a proof (.tlog-proof) or a model's folder.")
+        Path,
+        typer.Argument(metavar="FILE|DIR", help="A ledger (.db), a proof, evidence of a fork, or a model's folder."),
     ],
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The keys to trust; else trust.toml of the project.")
@@ -141,11 +128,11 @@ def _examine(path: Path, policy: Path | None, entry: Path | None) -> list[dict[s
         from .verify_ledger import verify_ledger  # it starts worker processes
 
         return [item.to_json() for item in verify_ledger(path, trust).checks]
-    return [item.to_json() for item in _proof(path, trust, entry)]
-
-
-def _proof(path: Path, trust: Trust, entry: Path | None) -> list[Check]:
-    return verify_proof(_read(path), trust, None if entry is None else _read(entry))
+    data = read_file(path, _MAX_PROOF)
+    if looks_like_fork(data):
+        return [item.to_json() for item in verify_fork(data, trust)]
+    held = None if entry is None else read_file(entry, _MAX_PROOF)
+    return [item.to_json() for item in verify_proof(data, trust, held)]
 
 
 def _project_policy() -> Path:
@@ -162,22 +149,3 @@ def _code(checks: list[dict[str, Any]]) -> int:
         for item in checks
         if item["ok"] is not None or item.get("required", True)
     )
-
-
-def _read(path: Path) -> bytes:
-    limit = 4 * 1024 * 1024
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if len(data) > limit:
-        raise BitwitnessError(f"{path}: larger than any proof")
-    return data
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None

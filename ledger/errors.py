@@ -48,6 +48,10 @@ class NoteError(FormatError):
     """A signed note, verifier key, checkpoint or proof file that does not follow its C2SP specification."""
 
 
+class MalformedSignature(NoteError):
+    """A note with a signature line whose signature is not standard padded base64."""
+
+
 class NoKnownSigner(NoteError):
     """A well-formed note that no trusted key has signed: nothing about it can be checked."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import _base64
-from .errors import BadKey, NoKnownSigner, NoteError, SignatureError
+from .errors import BadKey, MalformedSignature, NoKnownSigner, NoteError, SignatureError
 from .keys import PublicKey, Signer
 
 ED25519 = 0x01
@@ -179,9 +179,9 @@ def add_signatures(note: str | bytes, lines: Iterable[SignatureLine]) -> str:
 
 
 def check_name(name: str, where: str) -> None:
-    """Refuse key names that are empty or hold spaces, control characters or a plus sign."""
-    if not name or "+" in name or any(c.isspace() or c < " " for c in name):
-        raise NoteError(where, f"the key name {name[:100]!r} is empty or holds a space or a plus sign")
+    """Refuse key names that are empty, not UTF-8, or hold spaces, control characters or a plus sign."""
+    if not name or "+" in name or any(c.isspace() or c < " " or "\ud800" <= c <= "\udfff" for c in name):
+        raise NoteError(where, f"the key name {name[:60]!r} is empty or holds a space or a plus sign")
 
 
 def _parse_line(row: str) -> SignatureLine:
@@ -191,7 +191,7 @@ def _parse_line(row: str) -> SignatureLine:
     check_name(name, "note")
     data = _base64.decode(encoded)
     if data is None or len(data) < 5:
-        raise NoteError("note", f"the signature of {name[:100]} is not padded base64 of at least 5 bytes")
+        raise MalformedSignature("note", f"the signature of {name[:100]} is not padded base64 of at least 5 bytes")
     return SignatureLine(name, data[:4], data[4:])
 
 

@@ -14,15 +14,14 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from . import entries, envelope, keys
+from . import keys
 from .checkpoint import default_origin
 from .errors import BitwitnessError, KeyFileError
-from .keys import PassphraseSource, PublicKey, Signer
+from .key_entries import enrolment
+from .keys import PassphraseSource, Signer
 from .note import Verifier
 from .store import Ledger
 
@@ -198,15 +197,9 @@ class Project:
         )
 
 
-def enrolment(root: Signer, key: PublicKey, role: str, *, time: str | None = None) -> bytes:
-    """The signed `key` entry by which the root key enrols another (or itself, as entry 0)."""
-    predicate: dict[str, Any] = {
-        "signer": root.keyid,
-        "action": "enrol",
-        "key": {"algorithm": keys.ALGORITHM, "keyid": key.keyid, "public": key.raw.hex(), "role": role},
-        "time": time or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    return envelope.seal(entries.statement("key", None, predicate), root)
+def config_text() -> str:
+    """A bitwitness.toml with the usual paths."""
+    return _template(CONFIG)
 
 
 def _refuse_existing(folder: Path, names: tuple[str, ...]) -> None:

@@ -6,22 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import entries, sealed
-from .errors import BitwitnessError
 from .keys import Signer
-from .run_tail import RunTail
+from .run_tail import RunEnded, RunTail
 from .store import Ledger
+
+__all__ = ["Record", "RunEnded", "RunWriter", "Subject"]
 
 Subject = list[dict[str, Any]]
 Record = tuple[str, Mapping[str, Any]]
 """(kind, predicate without signer and chain fields)."""
-
-
-class RunEnded(BitwitnessError):
-    """The run has reached its planned end; nothing can follow. `run` is the genesis leaf hash in hex."""
-
-    def __init__(self, run: str) -> None:
-        super().__init__(f"run {run[:16]}… has ended; begin a new run to go on from its last state")
-        self.run = run
 
 
 class RunWriter:
@@ -36,7 +29,6 @@ class RunWriter:
         self._ledger = ledger
         self._signer = signer
         self._tail = tail
-        self._ended = False
 
     @classmethod
     def begin(
@@ -58,8 +50,7 @@ class RunWriter:
         Reads the leaf hashes of the run's entries, so the next entry continues exactly what the ledger holds.
         """
         writer = cls(ledger, signer, ledger.run_tail(run))
-        writer._ended = ledger.run_has_ended(run)
-        if writer._ended:
+        if writer.ended:
             raise RunEnded(run)
         return writer
 
@@ -82,7 +73,7 @@ class RunWriter:
     @property
     def ended(self) -> bool:
         """Whether the run's `end` is written."""
-        return self._ended
+        return self._tail.ended
 
     def append(self, kind: str, predicate: Mapping[str, Any], subject: Subject | None = None) -> int:
         """Sign and append one entry; return its index in the ledger. A `subject` of None follows the kind's rule."""
@@ -95,14 +86,12 @@ class RunWriter:
     def _append(self, records: Sequence[tuple[str, Mapping[str, Any], Subject | None]]) -> range:
         tail = self._tail.copy()
         made = []
-        ended = self._ended
         for kind, predicate, subject in records:
-            if ended:
+            if tail.ended:
                 raise RunEnded(self.run)
             entry = sealed.seal(kind, {**predicate, **tail.chain_fields()}, self._signer, subject)
-            tail.add(entry.leaf_hash)
+            tail.add(entry.leaf_hash, kind)
             made.append(entry)
-            ended = kind == "end"
         indexes = self._ledger.append(made)
-        self._tail, self._ended = tail, ended
+        self._tail = tail
         return indexes

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .entries import EMPTY_HISTORY
-from .errors import EntryError
+from .errors import BitwitnessError, EntryError
 from .merkle import Frontier
 
 
@@ -16,13 +16,14 @@ class RunTail:
     Each step costs O(log n) and the memory is that of at most 63 hashes.
     """
 
-    def __init__(self, run: str, leaf_hashes: Iterable[bytes]) -> None:
+    def __init__(self, run: str, leaf_hashes: Iterable[bytes], *, ended: bool = False) -> None:
         """`leaf_hashes` are those of the run's entries so far, in order, the genesis first."""
         self.run = run
         self.prev = run
+        self.ended = ended
         self._tree = Frontier()
         for leaf_hash in leaf_hashes:
-            self.add(leaf_hash)
+            self._append(leaf_hash)
 
     @property
     def seq(self) -> int:
@@ -30,13 +31,17 @@ class RunTail:
         return self._tree.size
 
     def copy(self) -> RunTail:
-        twin = RunTail(self.run, ())
+        twin = RunTail(self.run, (), ended=self.ended)
         twin.prev = self.prev
         twin._tree = Frontier(self._tree.size, self._tree.hashes)
         return twin
 
-    def add(self, leaf_hash: bytes) -> None:
-        """The run has one more entry."""
+    def add(self, leaf_hash: bytes, kind: str) -> None:
+        """The run has one more entry, of this kind."""
+        self._append(leaf_hash)
+        self.ended = kind == "end"
+
+    def _append(self, leaf_hash: bytes) -> None:
         self._tree.append(leaf_hash)
         self.prev = leaf_hash.hex()
 
@@ -46,9 +51,11 @@ class RunTail:
         return {"run": self.run, "seq": self.seq, "prev": self.prev, "history": history}
 
     def check(self, predicate: Mapping[str, Any]) -> None:
-        """Check that an entry continues this run. Raises RunForked or EntryError."""
+        """Check that an entry continues this run. Raises RunForked, RunEnded or EntryError."""
         if predicate["seq"] < self.seq:
             raise RunForked(self.run, predicate["seq"])
+        if self.ended:
+            raise RunEnded(self.run)
         expected = self.chain_fields()
         for name, value in expected.items():
             if predicate[name] != value:
@@ -62,3 +69,11 @@ class RunForked(EntryError):
         super().__init__(f"run {run[:16]}… already has an entry {seq}; a second one would fork the run")
         self.run = run
         self.seq = seq
+
+
+class RunEnded(BitwitnessError):
+    """The run has its `end`; nothing can follow. `run` is the genesis leaf hash in hex."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"run {run[:16]}… has ended; begin a new run to go on from its last state")
+        self.run = run

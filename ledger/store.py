@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import derived, derived_schema, merkle, nodes, schema, sealed
+from . import derived, derived_schema, log_keys, merkle, nodes, schema, sealed
 from .admission import Admission
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
@@ -33,7 +33,7 @@ from .ledger_file import (
     set_durable,
 )
 from .lock import WriterLock
-from .note import parse_note, sign_note
+from .note import Note, parse_note, signature_line
 from .run_tail import RunTail
 from .sealed import Sealed
 
@@ -253,6 +253,12 @@ class Ledger:
             row = self._connection.execute(query).fetchone()
         return None if row is None or row[0] < at_least else str(row[1])
 
+    def newest_checkpoints(self, limit: int) -> list[tuple[int, str]]:
+        """(size, note) of the newest stored checkpoints, newest first, at most `limit`."""
+        query = "SELECT size, note FROM checkpoints ORDER BY id DESC LIMIT ?"
+        with self._reporting():
+            return [(int(size), str(note)) for size, note in self._connection.execute(query, (limit,))]
+
     def run_tail(self, run: str) -> RunTail:
         """The end of a run's chain, to be continued. `run` is the genesis leaf hash in hex. O(run's entries)."""
         self._genesis(run)
@@ -325,26 +331,57 @@ class Ledger:
         self._admission.keep()
         return range(first, tree.size)
 
-    def sign_checkpoint(self, signer: Signer) -> str:
-        """Sign the tree as it stands, store the note and return it.
+    def sign_checkpoint(self, signer: Signer, *others: Signer) -> str:
+        """Sign the tree as it stands, store the note and return it. If it is signed already, return what is stored.
 
-        Refuses to sign a tree that does not extend the newest stored checkpoint (LedgerDamaged).
+        `others` sign, too: the key that this one has replaced, once. Refuses to sign a tree that does not extend the
+        newest stored checkpoint (LedgerDamaged), and with a key that does not count (see log_keys).
         """
         size = self._writing().size
-        if signer.role != "log":
-            raise BitwitnessError(f"checkpoints are signed by the log key, not by a {signer.role} key")
-        latest = self.latest_checkpoint()
+        for item in (signer, *others):
+            if item.role != "log":
+                raise BitwitnessError(f"checkpoints are signed by the log key, not by a {item.role} key")
+        latest, before = self.latest_checkpoint(), 0
         if latest is not None:
-            self._check_extends(parse_checkpoint(parse_note(latest).text))
-        checkpoint = Checkpoint(self.origin, size, self.root(size))
-        note = sign_note(checkpoint.format(), self.origin, signer)
-        if note != latest:
-            with self._transaction():
-                self._connection.execute(
-                    "INSERT INTO checkpoints (id, size, note) SELECT coalesce(max(id) + 1, 0), ?, ? FROM checkpoints",
-                    (size, note),
-                )
+            newest = parse_checkpoint(parse_note(latest).text)
+            self._check_extends(newest)
+            before = newest.size
+        with self._reporting():
+            log_keys.check_signers(self._connection, before, size, (item.keyid for item in (signer, *others)))
+        body = Checkpoint(self.origin, size, self.root(size)).format()
+        lines = tuple(signature_line(body, self.origin, item) for item in (signer, *others))
+        if latest is not None:
+            stored = parse_note(latest)
+            if stored.text == body and set(lines) <= set(stored.lines):
+                return latest  # it may carry cosignatures, too
+        note = Note(body, lines).format()
+        self._insert_checkpoint(size, note)
         return note
+
+    def keep_checkpoint(self, note: str) -> None:
+        """Store a checkpoint that others have signed or cosigned; the caller has verified its signatures.
+
+        It must be of this log, of what it holds, and not older than the newest stored one. Raises BitwitnessError,
+        LedgerDamaged.
+        """
+        self._writing()
+        checkpoint = parse_checkpoint(parse_note(note).text)
+        if checkpoint.origin != self.origin:
+            raise BitwitnessError(f"the checkpoint is of the log {checkpoint.origin[:200]}, not of {self.origin}")
+        self._check_extends(checkpoint)
+        latest = self.latest_checkpoint()
+        if note == latest:
+            return
+        if latest is not None and parse_checkpoint(parse_note(latest).text).size > checkpoint.size:
+            raise BitwitnessError(f"a newer checkpoint than this one of {checkpoint.size} entries is stored")
+        self._insert_checkpoint(checkpoint.size, note)
+
+    def _insert_checkpoint(self, size: int, note: str) -> None:
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO checkpoints (id, size, note) SELECT coalesce(max(id) + 1, 0), ?, ? FROM checkpoints",
+                (size, note),
+            )
 
     @classmethod
     def rebuild(cls, path: Path | str) -> int:

@@ -86,12 +86,16 @@ def parse(text: str | bytes) -> Proof:
 
 
 def verify(
-    proof: Proof, leaf_hash: bytes, verifiers: Iterable[note.Verifier], origin: str
+    proof: Proof,
+    leaf_hash: bytes,
+    verifiers: Iterable[note.Verifier],
+    origin: str,
+    cosigners: Iterable[note.Verifier] = (),
 ) -> tuple[Checkpoint, note.Note]:
-    """Check that `leaf_hash` is in the log `origin`, by a checkpoint that known keys signed.
+    """Check that `leaf_hash` is in the log `origin`, by a checkpoint that one of `verifiers` signed.
 
     Returns the checkpoint and its note. Raises NoteError, NoKnownSigner, SignatureError or ProofError.
     """
-    checkpoint, opened = open_checkpoint(proof.checkpoint_note, verifiers, origin)
+    checkpoint, opened = open_checkpoint(proof.checkpoint_note, verifiers, origin, cosigners)
     verify_inclusion(proof.index, checkpoint.size, leaf_hash, proof.hashes, checkpoint.root)
     return checkpoint, opened

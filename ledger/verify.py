@@ -11,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from . import jcs, merkle, tlog_proof
 from .checkpoint import Checkpoint
@@ -19,7 +19,8 @@ from .entries import Kind, check
 from .envelope import Envelope, open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
-from .trust import Trust
+from .note import Note
+from .trust import Trust, witness_line
 
 _T = TypeVar("_T")
 
@@ -42,18 +43,37 @@ def exit_code(checks: Iterable[Check]) -> int:
     return 1 if False in answers else 2 if None in answers or not answers else 0
 
 
+class KeyEnd(NamedTuple):
+    """Entry `at` said that a key no longer counts from entry `until` on: it was revoked, or `replaced`."""
+
+    until: int
+    at: int
+    replaced: bool
+
+
 @dataclass(frozen=True)
 class EnrolledKey:
-    """A key as its entries say: signatures count from entry `since` to before `until`."""
+    """A key as its entries say: signatures count from entry `since` to before `until`.
+
+    Every end is kept with the entry that stated it. A later one may reach further back, but what an earlier one had
+    ended already never counted, and does not pass for signed in good time.
+    """
 
     keyid: str
     role: str
     public: PublicKey
     since: int
-    until: int | None = None
-    ended_at: int | None = None
-    """The entry that made `until` known: what the key signed in between counted at its time."""
+    ends: tuple[KeyEnd, ...] = ()
     replaces: str | None = None
+
+    @property
+    def until(self) -> int | None:
+        """The first entry that the key cannot sign; None if nothing ended it."""
+        return min((end.until for end in self.ends), default=None)
+
+    def ended_before(self, index: int) -> bool:
+        """Whether an entry before `index` had ended the key from `index` or earlier on."""
+        return any(end.until <= index and end.at <= index for end in self.ends)
 
 
 class Disowned(EntryError):
@@ -82,12 +102,12 @@ class KeyRing:
         action, stated = predicate["action"], predicate["key"]
         keyid, role = stated["keyid"], stated["role"]
         if action == "revoke":
-            self._end(keyid, role, predicate["from"], index)
+            self._end(keyid, role, KeyEnd(predicate["from"], index, replaced=False))
             return
         if keyid in self._keys:
             raise EntryError(f"key {keyid[:16]}… is enrolled a second time", f"entry {index}")
         if action == "rotate":
-            self._end(predicate["replaces"], role, index, index)
+            self._end(predicate["replaces"], role, KeyEnd(index, index, replaced=True))
         public = PublicKey.from_hex(stated["public"])
         self._keys[keyid] = EnrolledKey(keyid, role, public, index, replaces=predicate.get("replaces"))
 
@@ -102,11 +122,16 @@ class KeyRing:
             raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", f"entry {index}")
         if index < key.since:
             raise EntryError(f"key {keyid[:16]}… was enrolled later", f"entry {index}")
-        if key.until is not None and index >= key.until:
-            if key.ended_at is not None and index < key.ended_at:
-                raise Disowned(index, key)
+        if key.ended_before(index):
             raise EntryError(f"key {keyid[:16]}… is revoked from entry {key.until} on", f"entry {index}")
+        if key.until is not None and index >= key.until:
+            raise Disowned(index, key)
         return key
+
+    def revocation(self, keyid: str) -> int | None:
+        """The first entry that revoked the key; None if nothing ended it but a key that took its place."""
+        key = self._keys.get(keyid)
+        return None if key is None else min((end.at for end in key.ends if not end.replaced), default=None)
 
     def may_continue(self, keyid: str, first: str) -> bool:
         """Whether `keyid` is the key `first`, or replaced it, directly or through others."""
@@ -118,15 +143,14 @@ class KeyRing:
             seen = None if key is None else key.replaces
         return False
 
-    def _end(self, keyid: str, role: str, until: int, at: int) -> None:
+    def _end(self, keyid: str, role: str, end: KeyEnd) -> None:
         key = self._keys.get(keyid)
         if key is None or key.role != role:
             raise EntryError(f"there is no {role} key {keyid[:16]}… to end")
-        if key.until is None or until < key.until:
-            self._keys[keyid] = replace(key, until=until, ended_at=at)
+        self._keys[keyid] = replace(key, ends=(*key.ends, end))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rows = [(k.keyid, k.role, k.public.raw, k.since, k.until, k.ended_at, k.replaces) for k in self]
+        rows = [(k.keyid, k.role, k.public.raw, k.since, k.ends, k.replaces) for k in self]
         return _ring_from_rows, (self._root.raw, rows)
 
 
@@ -229,10 +253,12 @@ def verify_proof(text: str | bytes, trust: Trust, entry: bytes | None = None) ->
     opened = verdict.attempt("proof", lambda: _open_proof(text, entry))
     if opened is not None:
         proof, data, signer = opened
-        checkpoint = verdict.attempt("inclusion", lambda: _check_inclusion(proof, data, trust))
+        included = verdict.attempt("inclusion", lambda: _check_inclusion(proof, data, trust))
+        if included is not None and trust.asks_for_witnesses:
+            verdict.checks.append(Check("witnesses", *witness_line(trust.witnesses, included[1])))
         envelope = verdict.attempt("entry", lambda: _check_form(data))
-        if checkpoint is not None and envelope is not None:
-            head, signed = checkpoint, envelope
+        if included is not None and envelope is not None:
+            head, signed = included[0], envelope
             verdict.attempt("signature", lambda: _check_signer(proof.index, signed, signer, head, trust))
     verdict.skip("inclusion", "entry", "signature")
     return verdict.checks
@@ -279,9 +305,9 @@ def _open_proof(
     return f"of entry {proof.index}, with {len(proof.hashes)} hashes", (proof, entry, signer)
 
 
-def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tuple[str, Checkpoint]:
-    checkpoint, _note = tlog_proof.verify(proof, merkle.leaf_hash(data), [trust.log], trust.origin)
-    return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", checkpoint
+def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tuple[str, tuple[Checkpoint, Note]]:
+    checkpoint, note = tlog_proof.verify(proof, merkle.leaf_hash(data), [trust.log], trust.origin, trust.cosigners)
+    return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", (checkpoint, note)
 
 
 def _check_form(data: bytes) -> tuple[str, Envelope]:

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from . import merkle
-from .checkpoint import open_checkpoint
 from .entries import check
 from .envelope import open_envelope
 from .errors import EntryError, FoundWrong
 from .keys import PublicKey
-from .note import Verifier
 from .trust import Trust
 from .verify import Check, KeyRing, verify_entry
+from .verify_checkpoints import CheckpointChecks
 from .verify_rows import Facts, connect, entry_bytes, examine_all
 
+UNCOVERED = "uncovered"
+"""The check that says which entries no checkpoint of the pinned log covers."""
 _SHOWN = 5
 # What can be found, in the order in which it is reported.
 _CHECKS = {
@@ -62,7 +63,12 @@ class LedgerReport:
     checkpoints: int = 0
     faults: list[Fault] = field(default_factory=list)
     disowned: int = 0
-    """Entries whose key was revoked later from an index at or before them: they stand, but no longer count."""
+    """Entries that stand but no longer count: their key was revoked later from an index at or before them, or the
+    policy asks for witnesses, and none had cosigned them before the revocation."""
+    witnessed: int | None = None
+    """How many entries a checkpoint covers that the policy's witnesses have cosigned; None if it asks for none."""
+    covered: int | None = None
+    """How many entries the newest checkpoint of the pinned log covers; None without a policy."""
     complete: bool = False
 
     def fault(self, check: str, table: str, index: int | None, detail: str) -> None:
@@ -70,13 +76,30 @@ class LedgerReport:
 
     @property
     def checks(self) -> list[Check]:
-        return summarise(self.faults, self._said(), self.complete)
+        checks = summarise(self.faults, self._said(), self.complete)
+        if self.covered is not None:
+            checks.append(self._coverage(self.covered))
+        if self.witnessed is not None:
+            said = (
+                f"{self.witnessed} of {self.size} entries are under a checkpoint that the policy's witnesses cosigned"
+            )
+            checks.append(Check("witnesses", self.witnessed > 0, said))
+        return checks
+
+    def _coverage(self, covered: int) -> Check:
+        if covered == 0:
+            said = "no sound checkpoint by the pinned log key is in the file, so nobody vouches for its entries"
+        elif covered < self.size:
+            said = f"{self.size - covered} entries came after the newest checkpoint of the pinned log, over {covered}"
+        else:
+            said = f"no entry: a checkpoint of the pinned log covers all {covered}"
+        return Check(UNCOVERED, True if 0 < covered == self.size else None, said)
 
     def _said(self) -> dict[str, str]:
         said = dict(_CHECKS)
         said["entries"] = f"{self.size} entries, {said['entries']}"
         if self.disowned:
-            said["signatures"] += f"; {self.disowned} no longer count, their key was revoked from before them"
+            said["signatures"] += f"; {self.disowned} no longer count, their key was revoked"
         said["checkpoints"] = f"{self.checkpoints} checkpoints, {said['checkpoints']}"
         return said
 
@@ -132,6 +155,7 @@ def _verify(
     """Fill the report; False if the checks could not be made for want of a root key."""
     rows = connection.execute("SELECT origin FROM ledger").fetchall()
     origin = _text(rows[0][0]) if len(rows) == 1 else None
+    report.covered = None if trust is None else 0
     if origin is None:
         report.fault("file", "ledger", None, "the origin is missing")
     elif trust is not None and origin != trust.origin:
@@ -142,6 +166,8 @@ def _verify(
     keys = _key_ring(connection, root, report)
     links = _Links(report, keys)
     sizes = _checkpoint_sizes(connection)
+    # What revoked keys signed before: it stands only if witnesses saw it then.
+    signed: dict[str, list[int]] = {key.keyid: [] for key in keys if keys.revocation(key.keyid) is not None}
     roots: dict[int, bytes] = {0: merkle.EMPTY_ROOT}
     tree, expected = merkle.Frontier(), 0
     for opened in examine_all(path, connection, keys, processes):
@@ -152,13 +178,45 @@ def _verify(
         expected = opened.number + 1
         on_nodes(tree.append(opened.leaf_hash))
         report.disowned += opened.disowned
+        if opened.facts is not None and not opened.disowned and opened.facts.keyid in signed:
+            signed[opened.facts.keyid].append(opened.number)
         if opened.facts is not None:
             links.follow(opened.number, opened.leaf_hash, opened.facts)
         if tree.size in sizes:
             roots[tree.size] = tree.root()
     report.size, report.root = tree.size, tree.root()
-    _check_checkpoints(connection, trust, origin, keys, roots, report)
+    _check_checkpoints(connection, trust, origin, keys, roots, signed, report)
     return True
+
+
+def _check_checkpoints(
+    connection: sqlite3.Connection,
+    trust: Trust | None,
+    origin: str | None,
+    keys: KeyRing,
+    roots: dict[int, bytes],
+    signed: dict[str, list[int]],
+    report: LedgerReport,
+) -> None:
+    name = trust.origin if trust is not None else origin
+    if name is None:
+        return
+    try:
+        checks = CheckpointChecks(name, trust, keys, roots, report.size)
+    except FoundWrong as error:
+        report.fault("checkpoints", "ledger", None, str(error))
+        return
+    for row in connection.execute("SELECT id, size, note FROM checkpoints NOT INDEXED ORDER BY id"):
+        for detail in checks.follow(*row):
+            report.fault("checkpoints", "checkpoints", row[0], detail)
+    report.checkpoints = checks.number
+    report.covered = None if trust is None else checks.covered
+    if trust is not None and trust.asks_for_witnesses:
+        report.witnessed = max(checks.witnessed_sizes, default=0)
+        for keyid, indexes in signed.items():
+            before = keys.revocation(keyid) or 0
+            covered = max((size for size in checks.witnessed_sizes if size <= before), default=0)
+            report.disowned += sum(index >= covered for index in indexes)
 
 
 # What links entries, in order -----------------------------------------------------------------------------
@@ -236,7 +294,7 @@ class _Links:
         run.tree.append(leaf_hash)
 
 
-# Keys and checkpoints -------------------------------------------------------------------------------------
+# Keys ----------------------------------------------------------------------------------------------------
 
 
 def _key_ring(connection: sqlite3.Connection, root: PublicKey, report: LedgerReport) -> KeyRing:
@@ -274,52 +332,7 @@ def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKe
 
 
 def _checkpoint_sizes(connection: sqlite3.Connection) -> set[int]:
-    return {row[0] for row in connection.execute("SELECT DISTINCT size FROM checkpoints")}
-
-
-def _check_checkpoints(
-    connection: sqlite3.Connection,
-    trust: Trust | None,
-    origin: str | None,
-    keys: KeyRing,
-    roots: dict[int, bytes],
-    report: LedgerReport,
-) -> None:
-    name = trust.origin if trust is not None else origin
-    if name is None:
-        return
-    try:
-        verifiers = {Verifier(name, key.public) for key in keys if key.role == "log"}
-    except FoundWrong as error:
-        report.fault("checkpoints", "ledger", None, str(error))
-        return
-    if trust is not None:
-        verifiers.add(trust.log)
-    newest = 0
-    for number, (row, size, note) in enumerate(
-        connection.execute("SELECT id, size, note FROM checkpoints ORDER BY id")
-    ):
-
-        def wrong(detail: str, row: int = row) -> None:
-            report.fault("checkpoints", "checkpoints", row, detail)
-
-        report.checkpoints += 1
-        if row != number:
-            wrong(f"checkpoint {number} is missing")
-        try:
-            signed, _note = open_checkpoint(note if isinstance(note, bytes) else b"", verifiers, name)
-        except FoundWrong as error:
-            wrong(str(error))
-            continue
-        if signed.size != size:
-            wrong(f"is stored for size {size}, but signed for {signed.size}")
-        if signed.size > report.size:
-            wrong(f"signs {signed.size} entries, the ledger holds {report.size}")
-        elif signed.size in roots and roots[signed.size] != signed.root:
-            wrong(f"signs the root {signed.root.hex()} for {signed.size} entries, they have {roots[signed.size].hex()}")
-        if signed.size < newest:
-            wrong(f"signs {signed.size} entries after one that signs {newest}")
-        newest = max(newest, signed.size)
+    return {row[0] for row in connection.execute("SELECT size FROM checkpoints NOT INDEXED")}
 
 
 def _text(value: object) -> str | None:

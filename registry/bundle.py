@@ -92,8 +92,20 @@ def _weights(value: list[TensorLeaf]) -> list[TensorLeaf]:
     return value
 
 
+class Anchor(_Strict):
+    """An older checkpoint of the same log, and the consistency proof from it to the bundle's."""
+
+    checkpoint: Annotated[str, Field(max_length=1 << 20)]
+    proof: Proof
+
+
 class Provenance(_Strict):
-    """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root."""
+    """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root.
+
+    ``anchors`` are cosigned checkpoints from before a revocation, absent where no signer's key was revoked.
+    """
+
+    anchors: Annotated[list[Anchor], Field(min_length=1, max_length=64)] | None = None
 
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
     entries: Annotated[list[LoggedEntry], AfterValidator(_entries)]
@@ -102,7 +114,7 @@ class Provenance(_Strict):
     weights: Annotated[list[TensorLeaf], AfterValidator(_weights)]
 
     def encode(self) -> bytes:
-        return jcs.encode(self.model_dump())
+        return jcs.encode(self.model_dump(exclude_none=True))
 
 
 def parse(data: bytes) -> Provenance:

@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from bitwitness.ledger.cli_checkpoint import ask_witnesses
 from bitwitness.ledger.cli_options import JsonOption, current_project
 from bitwitness.ledger.cli_output import emit_checks, emit_json, emit_json_list, emit_table, note
+from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.trust import load_trust
 
 from . import catalog
 from .checks import exit_code
@@ -31,6 +34,10 @@ def register(
         int | None, typer.Option(metavar="N", min=0, help="A step with a stored state; the last unless given.")
     ] = None,
     license: Annotated[str | None, typer.Option(metavar="SPDX", help="Licence of the model.")] = None,
+    witness: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="Have this witness cosign, as `ledger checkpoint` does.")
+    ] = None,
+    witnesses: Annotated[bool, typer.Option("--witnesses", help="Ask all witnesses of trust.toml.")] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Release a stored state of a run as the next version of a model.
@@ -40,7 +47,18 @@ def register(
 
     Example: ledger model register demo-lm --run first
     """
-    made = make_version(current_project(), name, run, step=step, license=license)
+    project = current_project()
+
+    def cosign(ledger: Ledger, signed: str) -> str:
+        if not witness and not witnesses:
+            return signed
+        trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+        cosigned, failures = ask_witnesses(ledger, signed, witness or [], witnesses, trust)
+        for failure in failures:
+            note(f"error: {failure}")
+        return cosigned
+
+    made = make_version(project, name, run, step=step, license=license, cosign=cosign)
     if json_output:
         emit_json(made.to_json())
         return

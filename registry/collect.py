@@ -7,7 +7,7 @@ one before it on each dataset; the newest `status`. The same ledger and release 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bitwitness.ledger import jcs, merkle
@@ -55,7 +55,9 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             if index < checkpoint.size
         ]
         history = _history(ledger, genesis, chain)
+        anchors = _anchors(ledger, chosen, checkpoint.size)
     made = bundle.Provenance(
+        anchors=anchors or None,
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,
@@ -131,3 +133,28 @@ def _history(ledger: Ledger, genesis: int, chain: Sequence[int]) -> list[bundle.
         )
         for outer, inner in sorted(pairs)
     ]
+
+
+def _anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> list[bundle.Anchor]:
+    """Cosigned checkpoints from before each revocation that concerns an entry in ``chosen``, proven to ``size``."""
+    found: dict[int, bundle.Anchor] = {}
+    query = (
+        "SELECT log.signer, max(log.entry), min(ended.entry) FROM log JOIN key_revocations AS ended"
+        " ON ended.key = log.signer JOIN log AS ending ON ending.entry = ended.entry WHERE log.entry = ?"
+        " AND log.kind <> 'key' AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.entry = ended.entry)"
+        " GROUP BY log.signer"
+    )
+    needed: dict[int, tuple[int, int]] = {}
+    for index in chosen:
+        for signer, _entry, end in ledger.connection.execute(query, (index,)):
+            needed[signer] = (max(index, needed.get(signer, (0, 0))[0]), end)
+    for newest, end in needed.values():
+        rows = ledger.connection.execute(
+            "SELECT size, note FROM checkpoints WHERE size > ? AND size <= ? ORDER BY id DESC", (newest, min(end, size))
+        )
+        # Signature lines beyond the log's own are cosignatures; whose, the consumer's policy decides.
+        best = max(rows, key=lambda row: (row[1].count("\n\N{EM DASH} "), row[0]), default=None)
+        if best is not None and best[1].count("\n\N{EM DASH} ") > 1:
+            proof = [node.hex() for node in ledger.consistency_proof(best[0], size)]
+            found[best[0]] = bundle.Anchor(checkpoint=best[1], proof=proof)
+    return [found[key] for key in sorted(found)]

@@ -24,8 +24,8 @@ from bitwitness.ledger.errors import (
     SignatureError,
 )
 from bitwitness.ledger.keys import PublicKey
-from bitwitness.ledger.note import ED25519, Verifier
-from bitwitness.ledger.verify import KeyRing, verify_entry
+from bitwitness.ledger.note import ED25519, Note, Verifier, open_note
+from bitwitness.ledger.verify import EnrolledKey, KeyRing, verify_entry
 
 from .bundle import LoggedEntry
 from .policy import Policy
@@ -75,15 +75,24 @@ def log_verifier(policy: Policy) -> Verifier:
     return verifier
 
 
-def open_checkpoint(note: str, policy: Policy) -> Checkpoint:
-    """The checkpoint of a note that the policy's log key signed for the policy's origin."""
+def log_verifiers(policy: Policy, ring: KeyRing) -> list[Verifier]:
+    """The policy's log key, and the other log keys that the policy's root enrolled."""
+    pinned = log_verifier(policy)
+    enrolled = [Verifier(policy.log.origin, key.public) for key in ring if key.role == "log"]
+    return [pinned, *(key for key in enrolled if key != pinned)]
+
+
+def open_checkpoint(note: str, policy: Policy) -> tuple[Checkpoint, Note]:
+    """The checkpoint that the policy's log key signed for the policy's origin, and its note with all cosignatures."""
+    quorum = policy.quorum
+    cosigners = () if quorum is None else quorum.verifiers
     try:
-        found, _ = checkpoint.open_checkpoint(note, [log_verifier(policy)], policy.log.origin)
+        found, opened = checkpoint.open_checkpoint(note, [log_verifier(policy)], policy.log.origin, cosigners)
     except (NoteError, SignatureError) as error:
         raise EvidenceRefused(f"the checkpoint is not one of the policy's log: {error}") from error
     if found.extensions:
         raise EvidenceRefused("the checkpoint has extension lines; checkpoints of this ledger have none")
-    return found
+    return found, opened
 
 
 def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]:
@@ -115,10 +124,11 @@ def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]
     return entries
 
 
-def authenticate(entries: Sequence[Entry], head: Checkpoint, policy: Policy) -> tuple[KeyRing, str]:
+def authenticate(entries: Sequence[Entry], head: Checkpoint, signed: Note, policy: Policy) -> tuple[KeyRing, str]:
     """Check every entry's signature and its signer's right to make it: the keys, and what they are in one line.
 
-    The root must have enrolled the pinned log key, too, and not have ended it before the checkpoint ``head``.
+    The root must have enrolled the pinned log key, too, and not have ended it before the checkpoint ``head``, unless
+    the key that took its place ``signed`` that checkpoint as well.
 
     `key` entries come first: only with all of them read is it known what was revoked, and from where on.
     """
@@ -144,11 +154,20 @@ def authenticate(entries: Sequence[Entry], head: Checkpoint, policy: Policy) -> 
     log = ring.get(log_verifier(policy).key.keyid)
     if log is None or log.role != "log":
         raise EvidenceRefused("the pinned log key is not enrolled as a log key by the pinned root")
-    if log.until is not None and head.size > log.until:
+    if log.until is not None and head.size > log.until and not _handed_over(log, ring, signed, policy.log.origin):
         raise EvidenceRefused(f"the log key is revoked from entry {log.until} on, the checkpoint covers {head.size}")
     ended = sum(1 for keyid in roles if (key := ring.get(keyid)) is not None and key.until is not None)
     said = ", ".join(sorted(f"{role} {keyid[:16]}…" for keyid, role in roles.items())[:8])
     return ring, f"{len(roles)} keys enrolled by the pinned root, {ended} revoked or replaced: {said}"
+
+
+def _handed_over(log: EnrolledKey, ring: KeyRing, signed: Note, origin: str) -> bool:
+    """Whether the key that replaced the log's signed the same checkpoint."""
+    heirs = [Verifier(origin, key.public) for key in ring if key.replaces == log.keyid]
+    try:
+        return bool(open_note(signed.format(), heirs).verified)
+    except FoundWrong:
+        return False
 
 
 def _verify(entry: Entry, ring: KeyRing) -> None:

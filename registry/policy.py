@@ -14,6 +14,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.witness_policy import NONE, WitnessPolicy
+from bitwitness.ledger.witness_policy import parse_policy as parse_witness_policy
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _SIZE_LIMIT = 1 << 20
@@ -54,11 +56,28 @@ class RootTrust(_Strict):
     key: Hex64
 
 
+def _witness_policy(value: str) -> str:
+    try:
+        parse_witness_policy(value)
+    except BitwitnessError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+class WitnessTrust(_Strict):
+    """Who must have cosigned the checkpoint: the text of a C2SP tlog-policy, whose `quorum` decides."""
+
+    policy: Annotated[str, AfterValidator(_witness_policy)]
+
+
 class Rules(_Strict):
     """What a model must show on top of valid proofs. Everything is off unless it is written down."""
 
     require_audit: bool = False
     self_chosen_auditors: list[Hex64] = []
+    max_open_intents: Annotated[int, Field(ge=0, le=1_000)] = 0
+    min_audited_steps: Annotated[int, Field(ge=1)] | None = None
+    min_audited_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     max_checkpoint_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
     trainers: list[Hex64] | None = None
     publishers: list[Hex64] | None = None
@@ -71,6 +90,13 @@ class Policy(_Strict):
     log: LogTrust
     root: RootTrust
     rules: Rules = Rules()
+    witnesses: WitnessTrust | None = None
+
+    @property
+    def quorum(self) -> WitnessPolicy | None:
+        """The policy of [witnesses], None if no cosignature is asked for."""
+        parsed = None if self.witnesses is None else parse_witness_policy(self.witnesses.policy)
+        return None if parsed is None or parsed.quorum == NONE else parsed
 
 
 def load_policy(path: Path) -> Policy:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,10 +89,17 @@ class Registered:
 
 
 def register(
-    project: Project, model: str, run: str, *, step: int | None = None, license: str | None = None
+    project: Project,
+    model: str,
+    run: str,
+    *,
+    step: int | None = None,
+    license: str | None = None,
+    cosign: Callable[[Ledger, str], str] = lambda ledger, note: note,
 ) -> Registered:
     """Release a stored state of ``run`` (name or id; the last step unless ``step`` is given) as the next version.
 
+    ``cosign`` may have witnesses cosign the checkpoint note that the bundle will hold.
     Raises StateMissing, StateIsNotTheLedgers, NameRefused, or what ledger and key files raise.
     """
     check_name(model)
@@ -118,7 +125,7 @@ def register(
                 predicate["license"] = license
             index, version = _release(ledger, publisher, predicate, folder)
             try:
-                provenance = collect(ledger, index, ledger.sign_checkpoint(log), leaves).encode()
+                provenance = collect(ledger, index, cosign(ledger, ledger.sign_checkpoint(log)), leaves).encode()
                 _write_synced(temporary / bundle.FILE_NAME, provenance)
                 _sync_folder(temporary)
                 temporary.rename(folder / str(version))

@@ -9,21 +9,31 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from bitwitness.ledger.jcs import f64_from_hex
+from bitwitness.ledger.note import Note
+from bitwitness.ledger.trust import witness_line
 
+from .audits import audit_checks
 from .checks import Check
 from .evidence import Entry
 from .lineage import Lineage
-from .policy import Rules
+from .policy import Policy
 
 _CLOCK_SKEW = timedelta(minutes=10)
+_LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
-def policy_checks(lineage: Lineage, entries: Sequence[Entry], rules: Rules, now: datetime) -> list[Check]:
-    """One POLICY check per rule that is set, and always one about audits."""
-    checks = [_audit(lineage, rules)]
+def policy_checks(
+    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, now: datetime
+) -> list[Check]:
+    """One POLICY check per rule that is set, and always one about audits. ``signed`` is the opened checkpoint."""
+    rules, quorum = policy.rules, policy.quorum
+    checks = audit_checks(lineage, rules)
+    if quorum is not None:
+        checks.append(Check("quorum", *witness_line(quorum, signed), category="POLICY"))
     release, genesis = lineage.release, lineage.genesis
     if rules.max_checkpoint_age is not None:
-        checks.append(_age(entries, rules.max_checkpoint_age, now))
+        seen = None if quorum is None else quorum.witnessed_at(signed)
+        checks.append(_age(_newest(entries) if seen is None else _instant(seen), rules.max_checkpoint_age, now))
     if rules.trainers is not None:
         signers = {entry.envelope.keyid for entry in (genesis, *lineage.chain)}
         checks.append(_allowed("trainers", "trainer key", signers, rules.trainers))
@@ -43,17 +53,12 @@ def policy_checks(lineage: Lineage, entries: Sequence[Entry], rules: Rules, now:
     return checks
 
 
-def assurance_checks(lineage: Lineage, entries: Sequence[Entry]) -> list[Check]:
+def assurance_checks(lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note) -> list[Check]:
     """What the proofs do not say: who else saw this log, and whether something was revoked since."""
-    checks = [
-        Check(
-            "witnesses",
-            None,
-            "self-asserted: no witness cosigned the checkpoint, so only the log itself says that others see the same",
-            "ASSURANCE",
-            required=False,
-        )
-    ]
+    witnessed, said = witness_line(policy.quorum, signed)
+    if not witnessed and policy.quorum is not None:
+        said = "self-asserted: no quorum cosigned the checkpoint, so only the log itself says that others see the same"
+    checks = [Check("witnesses", witnessed or None, said, "ASSURANCE", required=False)]
     checks.append(_revocations(lineage, entries))
     if lineage.genesis.predicate["init"]["kind"] != "seeded":
         kind = lineage.genesis.predicate["init"]["kind"]
@@ -79,49 +84,29 @@ def eval_line(lineage: Lineage) -> str:
     return "; ".join(parts) or "none recorded for the released step"
 
 
-def _audit(lineage: Lineage, rules: Rules) -> Check:
-    counted, refused = [], []
-    for audit in lineage.audits:
-        predicate, who = audit.predicate, f"auditor {audit.envelope.keyid[:16]}…"
-        if predicate["result"] == "mismatch":
-            found = next(unit["found"] for unit in predicate["units"] if unit["outcome"] == "mismatch")
-            return Check("audit", False, f"{who} found that step {found['step']} does not replay ({audit})", "POLICY")
-        if predicate["result"] != "match":
-            refused.append(f"{who}: {predicate['result']}")
-        elif not any(
-            unit["first"] <= lineage.step <= unit["last"] and unit["outcome"] == "match" for unit in predicate["units"]
-        ):
-            refused.append(f"{who}: the released step {lineage.step} is not among what it replayed")
-        elif predicate["basis"] == "self-chosen" and audit.envelope.keyid not in rules.self_chosen_auditors:
-            refused.append(f"{who}: it chose its own sample, which counts only for auditors in self_chosen_auditors")
-        elif predicate["basis"] == "beacon":
-            refused.append(f"{who}: its beacon cannot be checked offline")
-        else:
-            counted.append(f"{who} replayed {predicate['steps']} steps: match")
-    said = "; ".join(counted + refused) or "no audit in the bundle"
-    if not rules.require_audit:
-        return Check("audit", True, f"not required by the policy ({said})", "POLICY")
-    if counted:
-        return Check("audit", True, said, "POLICY")
-    beacon_only = any("beacon" in reason for reason in refused)
-    return Check("audit", None if beacon_only else False, f"an audit is required: {said}", "POLICY")
-
-
-def _age(entries: Sequence[Entry], days: int, now: datetime) -> Check:
+def _newest(entries: Sequence[Entry]) -> datetime:
     """A checkpoint has no time of its own; it is at least as new as the newest signed time in an entry below it."""
-    newest = max(_time(entry) for entry in entries if entry.kind in ("status", "release"))
+    return max(_time(entry) for entry in entries if entry.kind in ("status", "release"))
+
+
+def _instant(seconds: int) -> datetime:
+    """The time of a cosignature; one beyond the calendar is as far in the future as can be."""
+    return datetime.fromtimestamp(min(seconds, _LAST_SECOND), UTC)
+
+
+def _age(newest: datetime, days: int, now: datetime) -> Check:
     if newest > now + _CLOCK_SKEW:
         return Check(
             "checkpoint-age",
             None,
-            f"an entry is dated {newest:%Y-%m-%d}, in the future: check the clock",
+            f"the newest time is {newest:%Y-%m-%d}, in the future: check the clock",
             "POLICY",
         )
     if now - newest <= timedelta(days=days):
         return Check(
             "checkpoint-age",
             True,
-            f"entries are as new as {newest:%Y-%m-%d}, {days} days are allowed",
+            f"the checkpoint is as new as {newest:%Y-%m-%d}, {days} days are allowed",
             "POLICY",
         )
     detail = f"nothing in the bundle is newer than {newest:%Y-%m-%d}; at most {days} days are allowed"

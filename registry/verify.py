@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.note import Note
 from bitwitness.ledger.verify import KeyRing
 
 from . import bundle, evidence, lineage, rules, weights
+from .anchors import check_anchors
 from .checks import Category, Check
 from .folder import Folder, FolderRefused
 from .model_config import check_config
@@ -95,12 +97,12 @@ def _examine(folder: Folder, policy: Policy, now: datetime, verdict: Verdict) ->
     if origin is None:
         verdict.skip("release", "weights")
         return
-    traced, entries = origin
+    traced, entries, signed = origin
     files = _read_files(folder, traced, verdict)
     _check_config(files, traced, verdict)
     _check_weights(files, read, traced, verdict)
-    verdict.checks += rules.policy_checks(traced, entries, policy.rules, now)
-    verdict.checks += rules.assurance_checks(traced, entries)
+    verdict.checks += rules.policy_checks(traced, entries, policy, signed, now)
+    verdict.checks += rules.assurance_checks(traced, entries, policy, signed)
 
 
 def _read_bundle(folder: Folder) -> tuple[str, bundle.Provenance]:
@@ -113,16 +115,17 @@ def _read_bundle(folder: Folder) -> tuple[str, bundle.Provenance]:
 
 def _authenticate(
     read: bundle.Provenance, policy: Policy, verdict: Verdict
-) -> tuple[lineage.Lineage, list[evidence.Entry]] | None:
+) -> tuple[lineage.Lineage, list[evidence.Entry], Note] | None:
     """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
 
-    def checkpoint_step() -> tuple[str, Checkpoint]:
-        checkpoint = evidence.open_checkpoint(read.checkpoint, policy)
-        return f"{checkpoint.origin}, size {checkpoint.size}, signed by the pinned log key", checkpoint
+    def checkpoint_step() -> tuple[str, tuple[Checkpoint, Note]]:
+        opened = evidence.open_checkpoint(read.checkpoint, policy)
+        return f"{opened[0].origin}, size {opened[0].size}, signed by the pinned log key", opened
 
-    checkpoint = verdict.attempt("checkpoint", "CRYPTO", checkpoint_step)
-    if checkpoint is None:
+    opened = verdict.attempt("checkpoint", "CRYPTO", checkpoint_step)
+    if opened is None:
         return None
+    checkpoint, signed = opened
 
     def inclusion_step() -> tuple[str, list[evidence.Entry]]:
         entries = evidence.open_entries(read.entries, checkpoint)
@@ -133,7 +136,8 @@ def _authenticate(
         return None
 
     def signatures_step() -> tuple[str, KeyRing]:
-        ring, described = evidence.authenticate(entries, checkpoint, policy)
+        ring, described = evidence.authenticate(entries, checkpoint, signed, policy)
+        described += check_anchors(entries, ring, checkpoint, read.anchors or (), policy)
         return f"{len(entries)} entries signed by keys that may sign them; {described}", ring
 
     ring = verdict.attempt("signatures", "CRYPTO", signatures_step)
@@ -153,7 +157,7 @@ def _authenticate(
     verdict.attempt("code", "CRYPTO", lambda: (_code_line(traced), True))
     verdict.attempt("evals", "CRYPTO", lambda: (rules.eval_line(traced), True))
     verdict.attempt("audits", "CRYPTO", lambda: (lineage.check_audits(traced), True))
-    return traced, entries
+    return traced, entries, signed
 
 
 def _code_line(traced: lineage.Lineage) -> str:

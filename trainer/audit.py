@@ -1,4 +1,4 @@
-"""The audit of a run: announce, draw, replay, compare, sign.
+"""The audit of a run: verify the ledger, announce, draw, replay, compare, sign.
 
 An `audit-intent` is appended before the sample can be known, the units are drawn from its leaf hash, replayed
 from the nearest stored state that meets the ledger, and the signed `audit` reports one outcome per unit. Expected
@@ -23,7 +23,7 @@ from bitwitness.ledger.store import Ledger
 from . import records
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_stream
-from .history import RunHistory, open_run
+from .history import LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .replay import Replayed, replay, stored_state
 from .sample import Unit, sample_seed, select, units
 from .state import State, StateMismatch, StateUnavailable, initial_state
@@ -75,6 +75,8 @@ class AuditReport:
     basis: str
     transcript: Commitment
     entry: int
+    open_intents: tuple[int, ...] = ()
+    """The entries of this auditor's earlier intents for the run that have no audit: they count as failed."""
 
     @property
     def one_step(self) -> float:
@@ -83,6 +85,8 @@ class AuditReport:
 
     def fraction(self, tampered: float) -> float:
         """The probability that a tampered fraction f of the steps would have been met: 1 − (1 − f)^k."""
+        if len(self.compared) == self.total:
+            return 1.0
         return float(1.0 - (1.0 - tampered) ** len(self.compared))
 
 
@@ -103,7 +107,8 @@ def audit(
     """
     auditor, log = project.signer("auditor"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
-        history = open_run(ledger, name)
+        history = open_verified_run(project, ledger, name)
+        unfinished = history.open_intents(auditor.keyid)
         if not history.steps:
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
         first, last = steps or (0, history.last_step)
@@ -113,7 +118,7 @@ def audit(
             )
         intent = _announce(ledger, history, auditor, first, last, samples)
         seed = sample_seed(intent)
-        chosen = _choose(ledger, history, seed, samples, steps)
+        chosen = _choose(history, seed, samples, steps)
         examiner = _Examiner(project, history, threads, windows_at_once, Transcript(seed, auditor.keyid))
         results = examiner.examine(chosen, report)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
@@ -133,7 +138,8 @@ def audit(
             "transcript": transcript.to_json(),
             "units": [item.to_json() for item in results],
         }
-        entry = ledger.append([seal(entries.statement("audit", None, predicate), auditor)])[0]
+        data = seal(entries.statement("audit", None, predicate), auditor)
+        entry = _conclude(project, ledger, history, intent, data)
         ledger.sign_checkpoint(log)
     return AuditReport(
         run=history.run,
@@ -145,7 +151,23 @@ def audit(
         basis="self-chosen",
         transcript=transcript,
         entry=entry,
+        open_intents=tuple(unfinished),
     )
+
+
+def _conclude(project: Project, ledger: Ledger, history: RunHistory, intent: bytes, data: bytes) -> int:
+    """Append the result, if the ledger still verifies and still says of the run what was audited.
+
+    The checkpoint that follows signs the tree over just these entries. Raises LedgerNotVerified.
+    """
+    leaves = verified_leaves(project, ledger)
+    audited = [(entry.index, entry.leaf_hash) for entry in history.entries]
+    if intent not in leaves or any(index >= len(leaves) or leaves[index] != leaf for index, leaf in audited):
+        raise LedgerNotVerified(f"{ledger.path} was changed during the audit; no result is signed")
+    index = ledger.append([data])[0]
+    if ledger.root() != merkle.root([*leaves, merkle.leaf_hash(data)]):
+        raise LedgerNotVerified(f"{ledger.path} was changed during the audit; its tree is not signed")
+    return index
 
 
 def _announce(ledger: Ledger, history: RunHistory, auditor: Signer, first: int, last: int, samples: int) -> bytes:
@@ -165,15 +187,13 @@ def _announce(ledger: Ledger, history: RunHistory, auditor: Signer, first: int, 
     return merkle.leaf_hash(data)
 
 
-def _choose(
-    ledger: Ledger, history: RunHistory, seed: bytes, samples: int, steps: tuple[int, int] | None
-) -> list[Unit]:
+def _choose(history: RunHistory, seed: bytes, samples: int, steps: tuple[int, int] | None) -> list[Unit]:
     every = units(history.states, history.last_step)
     if steps is not None:
         first, last = steps
         return [Unit(a, b, "chosen") for a, b in ([(0, 0)] if first == 0 else []) + every if b >= first and a <= last]
     always = {history.last_step: "last"}
-    always |= {release["step"]: "release" for release in ledger.releases(history.run)}
+    always |= {step: "release" for step in history.released_steps()}
     for resume in history.resumes:
         step = resume.predicate["step"]
         always |= {step: "resume", min(step + 1, history.last_step): "resume"}

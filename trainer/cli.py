@@ -101,6 +101,8 @@ def audit(
     else:
         for line in _audit_lines(result):
             typer.echo(line)
+        if result.open_intents:
+            typer.echo(_open_intents(result), err=True)
     raise typer.Exit(EXIT_STATUS.get(result.result, 2))
 
 
@@ -150,6 +152,7 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
         "total": report.total,
         "caught": {"one_step": report.one_step, "fraction_0.01": report.fraction(0.01)},
         "transcript": report.transcript.to_json(),
+        "open_intents": list(report.open_intents),
     }
 
 
@@ -169,6 +172,14 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
     yield (
         f"one tampered step would have been met with probability {report.one_step:.2f}, "
         f"1% tampered steps with {report.fraction(0.01):.2f}"
+    )
+
+
+def _open_intents(report: AuditReport) -> str:
+    listed = ", ".join(map(str, report.open_intents))
+    return (
+        f"note: {len(report.open_intents)} earlier intents of this auditor for run {report.name} have no result and "
+        f"count as failed: entries {listed}"
     )
 
 

@@ -1,15 +1,27 @@
-"""A run as its ledger tells it: genesis, steps, stored states, and how it ended."""
+"""A run as its ledger tells it: genesis, steps, stored states, and how it ended.
+
+`open_run` reads what the ledger file holds now; whoever signs a conclusion uses `open_verified_run`, which believes
+neither the file's derived tables nor any row that the independent verifier has not passed.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, overload
 
+from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.envelope import open_envelope
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.trust import load_trust
+from bitwitness.ledger.verify_ledger import verify_ledger
+from bitwitness.ledger.verify_rows import connect, entry_bytes
 
 from .config import RunConfig, config_from_ledger
 from .state import Control, StateCommitment
@@ -19,20 +31,25 @@ class NoSuchRun(BitwitnessError):
     """The ledger has no run of this name or hash."""
 
 
+class LedgerNotVerified(FoundWrong):
+    """The ledger's rows do not hold: nothing that they say of a run is believed."""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the run: its index in the ledger, kind, and predicate."""
+    """One entry of the run, or about it: its index in the ledger, kind, and predicate."""
 
     index: int
     kind: str
     predicate: dict[str, Any]
+    leaf_hash: bytes = b""
 
 
 class RunHistory:
-    """The entries of one run, in chain order."""
+    """The entries of one run, in chain order; `about` are those of others that name it, in ledger order."""
 
-    def __init__(self, run: str, entries: list[Entry]) -> None:
-        self.run, self.entries = run, entries
+    def __init__(self, run: str, entries: list[Entry], about: list[Entry] | None = None) -> None:
+        self.run, self.entries, self.about = run, entries, about or []
         self.genesis = entries[0].predicate
         self.steps = {e.predicate["computed"]["step"]: e for e in entries if e.kind == "step"}
         self.states = {e.predicate["step"]: e for e in entries if e.kind == "state"}
@@ -69,6 +86,21 @@ class RunHistory:
         """The state of a `state` entry, or of the genesis: the moments are always committed there."""
         return _commitment(self.genesis if step == 0 else self.states[step].predicate)
 
+    def released_steps(self) -> list[int]:
+        """The steps of which a release was made. Only of a run that was opened verified."""
+        return [entry.predicate["step"] for entry in self.about if entry.kind == "release"]
+
+    def open_intents(self, auditor: str) -> list[int]:
+        """The indexes of this auditor's intents that no audit followed. Only of a run that was opened verified."""
+        done = {entry.predicate["intent"] for entry in self.about if entry.kind == "audit"}
+        return [
+            entry.index
+            for entry in self.about
+            if entry.kind == "audit-intent"
+            and entry.predicate["signer"] == auditor
+            and entry.leaf_hash.hex() not in done
+        ]
+
 
 def _commitment(fields: dict[str, Any]) -> StateCommitment:
     optimizer = fields.get("optimizer")
@@ -84,15 +116,78 @@ def open_run(ledger: Ledger, name: str) -> RunHistory: ...
 @overload
 def open_run(ledger: Ledger, name: str, *, missing_ok: Literal[True]) -> RunHistory | None: ...
 def open_run(ledger: Ledger, name: str, *, missing_ok: bool = False) -> RunHistory | None:
-    """Read a run by name, by its genesis hash, or by 8 or more digits of it. Raises NoSuchRun."""
+    """Read a run by name, by its genesis hash, or by 8 or more digits of it. Raises NoSuchRun.
+
+    Checks no signature: for showing a run, not for vouching for it.
+    """
     run = ledger.find_run(name)
     if run is None:
         if missing_ok:
             return None
         raise NoSuchRun(f"no run {name} in this ledger; `ledger log --kind run` lists them")
-    entries = []
-    for index, data in ledger.run_entries(run):
-        statement = open_envelope(data).statement
-        kind = statement["predicateType"].rsplit("/", 2)[1]
-        entries.append(Entry(index, kind, statement["predicate"]))
-    return RunHistory(run, entries)
+    return RunHistory(run, [_entry(index, data) for index, data in ledger.run_entries(run)])
+
+
+def open_verified_run(project: Project, ledger: Ledger, name: str) -> RunHistory:
+    """Read a run after the whole ledger was verified, from exactly the bytes that were verified.
+
+    Which entries belong to it, too, comes from their bytes and not from a table beside them. Raises NoSuchRun,
+    LedgerNotVerified.
+    """
+    run = ledger.find_run(name)
+    if run is None:
+        raise NoSuchRun(f"no run {name} in this ledger; `ledger log --kind run` lists them")
+    history = verified_run(ledger.path, verified_leaves(project, ledger), run)
+    if name != history.name and not run.startswith(name):
+        raise LedgerNotVerified(f"the ledger's tables call run {history.name} {name}; run `ledger fsck`")
+    return history
+
+
+def verified_leaves(project: Project, ledger: Ledger) -> list[bytes]:
+    """Verify the whole ledger under the project's policy and return the leaf hashes of its entries, in order.
+
+    Without a trust.toml the ledger's own root key and origin stand in. The tree that the log would sign next must be
+    the tree of these leaves. Raises LedgerNotVerified, TrustError.
+    """
+    leaves: list[bytes] = []
+    trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+    report = verify_ledger(
+        ledger.path, trust, processes=1, on_nodes=lambda nodes: leaves.extend(n[2] for n in nodes if n[0] == 0)
+    )
+    if report.faults or not report.complete:
+        first = f"{report.faults[0]}" if report.faults else "it could not be checked to the end"
+        more = f" (and {len(report.faults) - 1} more faults)" if len(report.faults) > 1 else ""
+        raise LedgerNotVerified(f"{ledger.path} does not verify: {first}{more}; see `ledger verify {ledger.path.name}`")
+    if ledger.size != len(leaves) or ledger.root() != report.root:
+        raise LedgerNotVerified(f"{ledger.path}: its stored tree is not that of its entries; run `ledger fsck`")
+    return leaves
+
+
+def verified_run(path: Path, leaves: list[bytes], run: str) -> RunHistory:
+    """Build a run's history from the file's rows, each of which must have the verified leaf hash at its index."""
+    chain: list[Entry] = []
+    about: list[Entry] = []
+    query = "SELECT idx, payload, signature FROM entries WHERE leaf_hash = ? OR instr(payload, ?) > 0 ORDER BY idx"
+    try:
+        with closing(connect(path)) as connection:
+            rows = connection.execute(query, (bytes.fromhex(run), run)).fetchall()
+    except sqlite3.DatabaseError as error:
+        raise LedgerNotVerified(f"{path} cannot be read: {error}") from None
+    for index, payload, signature in rows:
+        data = entry_bytes(payload, signature)
+        if not 0 <= index < len(leaves) or merkle.leaf_hash(data) != leaves[index]:
+            raise LedgerNotVerified(f"{path}: entry {index} was changed while the ledger was read")
+        entry = _entry(index, data)
+        if entry.leaf_hash.hex() == run and entry.kind == "run":
+            chain.append(entry)
+        elif entry.predicate.get("run") == run:
+            (chain if "seq" in entry.predicate else about).append(entry)
+    if not chain or [entry.predicate["seq"] for entry in chain] != list(range(len(chain))):
+        raise LedgerNotVerified(f"{path}: the chain of run {run[:16]}... is not whole; run `ledger fsck`")
+    return RunHistory(run, chain, about)
+
+
+def _entry(index: int, data: bytes) -> Entry:
+    statement = open_envelope(data).statement
+    kind = statement["predicateType"].rsplit("/", 2)[1]
+    return Entry(index, kind, statement["predicate"], merkle.leaf_hash(data))

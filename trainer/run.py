@@ -29,7 +29,7 @@ from .config import RunConfig
 from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
-from .history import RunHistory, open_run
+from .history import RunHistory, open_run, open_verified_run
 from .replay import resume_state
 from .state import State, StateCommitment, initial_state, save_state, state_folder
 from .step import NotFinite, StepRecord, Workspace, step
@@ -126,6 +126,8 @@ def train(
                 f"the configuration differs from the one that run {config.run.name} began with: "
                 f"{_difference(existing.config, config)}"
             )
+        if existing is not None:
+            existing = open_verified_run(project, ledger, config.run.name)
         data = Dataset.open(project.data_dir, config.data.train)
         _check_vocabulary(data, config)
         stream = WindowStream(data, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)

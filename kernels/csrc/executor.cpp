@@ -14,9 +14,16 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int64_t kLine = 64;  // temp buffers begin on cache lines
 
+constexpr int64_t kMostElements = int64_t{1} << 48;
+
+// Sizes come from files as well: one that would overflow is refused, not wrapped.
 int64_t elements_of(const std::vector<int64_t>& shape) {
   int64_t n = 1;
-  for (const int64_t extent : shape) n *= extent;
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(n, extent, &n) || n < 0 || n > kMostElements) {
+      throw ShapeError("a shape of more than 2^48 elements, or a negative one");
+    }
+  }
   return n;
 }
 
@@ -46,7 +53,8 @@ void check_view(const std::vector<BufferSpec>& buffers, const CallSpec& call, co
   for (const int64_t extent : view.shape) {
     if (extent < 1) throw ShapeError(where + " has a dimension below 1");
   }
-  if (view.offset < 0 || elements_of(view.shape) > elements_of(buffer.shape) - view.offset) {
+  if (view.offset < 0 || view.offset > kMostElements ||
+      elements_of(view.shape) > elements_of(buffer.shape) - view.offset) {
     throw ShapeError(where + " reaches beyond buffer " + buffer.name + " of " +
                      std::to_string(elements_of(buffer.shape)) + " elements");
   }
@@ -149,11 +157,25 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
   shared_ = allocate(most.shared);
 }
 
+// All workers hash: a traced run waits for SHA-256.
+void Executor::hash_outputs(int call, size_t& next, Worker& worker) {
+  for (; next < traced_->size() && (*traced_)[next].call == call; ++next) {
+    Written& written = (*traced_)[next];
+    const Operand& operand = calls_[call].operands[written.operand];
+    const DType dtype = signature_of(*calls_[call].op).operands[written.operand].dtype;
+    for (int64_t chunk; (chunk = worker.take()) < static_cast<int64_t>(written.chunks.size());) {
+      written.chunks[chunk] = chunk_hash(operand.data, operand.size() * bytes_of(dtype), dtype, chunk);
+    }
+    worker.barrier();
+  }
+}
+
 void Executor::work(Worker& worker) {
   const FloatingPointEnvironment environment;
   worker.set_scratch(scratch_.get() + scratch_bytes_ * worker.index(), shared_.get());
   using Clock = std::chrono::steady_clock;
   auto before = Clock::now();
+  size_t next_traced = 0;
   for (size_t c = 0; c < calls_.size(); ++c) {
     calls_[c].op->run(calls_[c], worker);
     worker.barrier();
@@ -166,11 +188,29 @@ void Executor::work(Worker& worker) {
       nanoseconds_[c] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
       before = now;
     }
+    if (traced_ != nullptr) hash_outputs(static_cast<int>(c), next_traced, worker);
   }
 }
 
-void Executor::run(const std::vector<void*>& external) {
+std::vector<Written> Executor::trace(const std::vector<void*>& external) {
+  std::vector<Written> traced;  // all memory taken here: workers must not throw
+  for (size_t c = 0; c < calls_.size(); ++c) {
+    const Signature& signature = signature_of(*calls_[c].op);
+    for (size_t i = 0; i < signature.operands.size(); ++i) {
+      if (signature.operands[i].direction == Direction::In) continue;
+      const int64_t chunks = chunk_count(calls_[c].operands[i].size() * bytes_of(signature.operands[i].dtype));
+      traced.push_back({static_cast<int>(c), static_cast<int>(i), std::vector<Hash>(chunks)});
+    }
+  }
+  run(external, &traced);
+  return traced;
+}
+
+void Executor::run(const std::vector<void*>& external) { run(external, nullptr); }
+
+void Executor::run(const std::vector<void*>& external, std::vector<Written>* traced) {
   const std::lock_guard<std::mutex> one_run_at_a_time(mutex_);
+  traced_ = traced;
   for (const Binding& binding : bindings_) {
     calls_[binding.call].operands[binding.operand].data = static_cast<char*>(external[binding.buffer]) + binding.bytes;
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "digest.h"
 #include "memory.h"
 #include "operator.h"
 #include "signature.h"
@@ -35,6 +36,12 @@ struct CallSpec {
   std::vector<Attribute> attributes;   // likewise
 };
 
+// What a call wrote to one of its operands: the hash of every 64 KiB chunk (digest.h).
+struct Written {
+  int call, operand;
+  std::vector<Hash> chunks;
+};
+
 // Check one call: operands and attributes fit the declaration, every view lies inside its buffer, nothing writes to
 // an input, and what is written overlaps no other operand but where the declaration allows the very same view.
 // Throws ShapeError or KernelError.
@@ -52,6 +59,9 @@ class Executor {
   // One run at a time; throws KernelError where an operator met an index outside its range.
   void run(const std::vector<void*>& external);
 
+  // The same, and after each call the hashes of what it wrote: in the order of the calls, then of their operands.
+  std::vector<Written> trace(const std::vector<void*>& external);
+
   // Nanoseconds that each call took in the last run, as the calling thread saw it.
   const std::vector<int64_t>& nanoseconds() const { return nanoseconds_; }
 
@@ -60,12 +70,15 @@ class Executor {
     int call, operand, buffer;
     int64_t bytes;
   };
+  void run(const std::vector<void*>& external, std::vector<Written>* traced);
   void work(Worker& worker);
+  void hash_outputs(int call, size_t& next, Worker& worker);
 
   std::vector<BufferSpec> buffers_;
   std::vector<Call> calls_;
   std::vector<Binding> bindings_;
   std::vector<int64_t> nanoseconds_;
+  std::vector<Written>* traced_ = nullptr;  // where a run leaves its hashes; null where it is not traced
   int threads_;
   int failed_call_ = -1;
   int64_t scratch_bytes_ = 0;

@@ -10,7 +10,7 @@ namespace bitwitness {
 
 std::vector<const Library*> available_libraries() {
   std::vector<const Library*> libraries;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(BITWITNESS_ONLY_GENERIC)
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma")) {
     libraries.push_back(&avx512::library);

@@ -35,7 +35,7 @@ struct Library {
   void (*trunc_normal)(float* y, int64_t n, uint64_t first, PhiloxKey key, float std, float bound);
 };
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(BITWITNESS_ONLY_GENERIC)
 namespace avx2 { extern const Library library; }
 namespace avx512 { extern const Library library; }
 #endif

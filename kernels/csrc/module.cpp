@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 
 #include "buffers.h"
+#include "digest.h"
 #include "errors.h"
 #include "executor.h"
 #include "fp_env.h"
@@ -154,13 +156,13 @@ std::unique_ptr<Executor> make_executor(const std::vector<BufferTuple>& buffers,
   return std::make_unique<Executor>(parse_buffers(buffers), specs, arena_bytes, threads);
 }
 
-void run_executor(Executor& executor, const std::vector<nb::object>& arrays) {
+std::vector<void*> bind_all(const Executor& executor, const std::vector<nb::object>& arrays,
+                            std::vector<Bound>& bound) {
   std::vector<int> external;
   for (size_t i = 0; i < executor.buffers().size(); ++i) {
     if (executor.buffers()[i].kind != BufferKind::Temp) external.push_back(static_cast<int>(i));
   }
   if (arrays.size() != external.size()) throw KernelError("an array is needed for every buffer that is not temp");
-  std::vector<Bound> bound;
   std::vector<void*> pointers;
   for (size_t i = 0; i < arrays.size(); ++i) {
     const BufferSpec& buffer = executor.buffers()[external[i]];
@@ -171,8 +173,49 @@ void run_executor(Executor& executor, const std::vector<nb::object>& arrays) {
     pointers.push_back(bound.back().data);
   }
   check_disjoint(executor.buffers(), external, bound);
+  return pointers;
+}
+
+void run_executor(Executor& executor, const std::vector<nb::object>& arrays) {
+  std::vector<Bound> bound;
+  const std::vector<void*> pointers = bind_all(executor, arrays, bound);
   const nb::gil_scoped_release release;
   executor.run(pointers);
+}
+
+nb::bytes bytes_of(const std::vector<Hash>& hashes) {
+  return nb::bytes(hashes.empty() ? nullptr : hashes.front().data(), hashes.size() * sizeof(Hash));
+}
+
+// What every call wrote: (call, operand, the hashes of its chunks).
+nb::list trace_executor(Executor& executor, const std::vector<nb::object>& arrays) {
+  std::vector<Bound> bound;
+  const std::vector<void*> pointers = bind_all(executor, arrays, bound);
+  std::vector<Written> traced;
+  {
+    const nb::gil_scoped_release release;
+    traced = executor.trace(pointers);
+  }
+  nb::list list;
+  for (const Written& w : traced) list.append(nb::make_tuple(w.call, w.operand, bytes_of(w.chunks)));
+  return list;
+}
+
+nb::bytes hash_chunks(nb::handle array) {
+  Readable readable;
+  DType dtype = DType::F32;
+  if (nb::try_cast(array, readable, false)) {
+    for (const DType candidate : {DType::I32, DType::I16}) if (matches(readable, candidate)) dtype = candidate;
+  }
+  const Bound bound = bind_as<Readable>(array, dtype, nullptr, "this function");
+  std::vector<Hash> hashes;
+  {
+    const nb::gil_scoped_release release;
+    for (int64_t c = 0; c < chunk_count(bound.bytes); ++c) {
+      hashes.push_back(chunk_hash(bound.data, bound.bytes, dtype, c));
+    }
+  }
+  return bytes_of(hashes);
 }
 
 nb::list describe_operators() {
@@ -189,9 +232,32 @@ nb::list describe_operators() {
     for (const AttributeSpec& spec : signature.attributes) {
       attributes.append(nb::make_tuple(spec.name, name_of(spec.kind)));
     }
-    table.append(nb::make_tuple(op.name, op.version, operands, attributes, op.operands, op.attributes, op.rules));
+    table.append(nb::make_tuple(op.name, op.version, operands, attributes, op.operands, op.attributes, op.rules,
+                                op.footprint));
   }
   return table;
+}
+
+// The shape of every operand of an operator, [] where the ones given (not None) and the attributes do not say.
+std::vector<Shape> operand_shapes(const std::string& name, const std::vector<std::optional<Shape>>& given,
+                                  const std::vector<std::pair<int64_t, double>>& attributes) {
+  Call call;
+  call.op = &find_operator(name.c_str());
+  const Signature& signature = signature_of(*call.op);
+  if (given.size() != signature.operands.size() || attributes.size() != signature.attributes.size()) {
+    throw KernelError(name + " takes " + std::to_string(signature.operands.size()) + " operands and " +
+                      std::to_string(signature.attributes.size()) + " attributes");
+  }
+  for (size_t i = 0; i < given.size(); ++i) {
+    Operand& operand = call.operands[i];
+    operand.rank = given[i] ? static_cast<int>(given[i]->size()) : -1;
+    if (operand.rank > kMaxRank) throw ShapeError(name + ": an operand has more than 4 dimensions");
+    for (int axis = 0; axis < operand.rank; ++axis) operand.shape[axis] = (*given[i])[axis];
+  }
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    call.attributes[i] = {attributes[i].first, static_cast<float>(attributes[i].second)};
+  }
+  return infer_shapes(call);
 }
 
 const Function& find_function(const std::string& name) {
@@ -265,6 +331,7 @@ NB_MODULE(_native, m) {
   nb::class_<Executor>(m, "Executor")
       .def(nb::new_(&make_executor), "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
       .def("run", run_executor)
+      .def("trace", trace_executor)
       .def("nanoseconds", &Executor::nanoseconds);
 
   m.def("apply", apply, "name"_a, "x"_a, "y"_a, "scalar"_a = false);
@@ -292,6 +359,8 @@ NB_MODULE(_native, m) {
     return permutation(i, n, key_of(key), epoch);
   }, "i"_a, "n"_a, "key"_a, "epoch"_a = 0);
 
+  m.def("chunk_hashes", hash_chunks);
+  m.def("operand_shapes", operand_shapes);
   m.def("sum_f64", [](nb::handle x) {
     const ReadF32 from(x);
     return sum_f64(from.data(), from.size());

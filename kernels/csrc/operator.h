@@ -67,6 +67,10 @@ struct Operator {
   const char* rules;       // "window divides R, y may be a, C is read where accumulate"
   void (*run)(const Call&, Worker&);                       // called by every worker of the team
   Scratch (*scratch)(const Call&, int workers) = nullptr;  // none where null
+
+  // Which part of the operands a part of an output depends on (kernels/footprint.py gives the grammar): what may be cut
+  // out of a call so that one disputed chunk can be computed alone. Empty: all of them. No part of the arithmetic.
+  const char* footprint = "";
 };
 
 }  // namespace bitwitness

@@ -31,15 +31,20 @@ class Evaluator {
 
   int64_t sum() {
     int64_t value = product();
-    while (eat('+')) value += product();
+    while (eat('+')) {
+      if (__builtin_add_overflow(value, product(), &value)) refuse();
+    }
     return value;
   }
+
+  // Attributes may be any integer: a product that wrapped round could pass for a small one.
+  [[noreturn]] void refuse() const { throw ShapeError("'" + text_ + "' is beyond 64 bits"); }
 
   int64_t product(bool round_up = false) {
     int64_t value = factor();
     for (;;) {
       if (eat('*')) {
-        value *= factor();
+        if (__builtin_mul_overflow(value, factor(), &value)) refuse();
       } else if (eat('/')) {
         const int64_t by = factor();
         exact_ = exact_ && (round_up || value % by == 0);
@@ -200,6 +205,19 @@ void bind_shape(const Operator& op, const OperandSpec& spec, const Operand& oper
   }
 }
 
+// The attributes as symbols, each checked.
+Symbols checked_attributes(const Call& call) {
+  const Signature& signature = signature_of(*call.op);
+  Symbols symbols;
+  for (size_t i = 0; i < signature.attributes.size(); ++i) {
+    check_attribute(*call.op, signature.attributes[i], call.attributes[i]);
+    if (signature.attributes[i].kind != AttributeKind::Real) {
+      symbols[signature.attributes[i].name] = call.attributes[i].integer;
+    }
+  }
+  return symbols;
+}
+
 }  // namespace
 
 int Signature::operand_index(const std::string& name) const {
@@ -231,16 +249,29 @@ const Signature& signature_of(const Operator& op) {
   return found->second;
 }
 
+std::vector<std::vector<int64_t>> infer_shapes(const Call& call) {
+  const Signature& signature = signature_of(*call.op);
+  Symbols symbols = checked_attributes(call);
+  for (size_t i = 0; i < signature.operands.size(); ++i) {
+    if (call.operands[i].rank >= 0) bind_shape(*call.op, signature.operands[i], call.operands[i], symbols);
+  }
+  std::vector<std::vector<int64_t>> shapes;
+  for (const OperandSpec& spec : signature.operands) {
+    std::vector<int64_t> shape;
+    for (const std::string& expression : spec.shape) {
+      const Evaluator dimension(expression, symbols);
+      if (!dimension.missing().empty()) break;
+      shape.push_back(dimension.value());
+    }
+    shapes.push_back(shape.size() == spec.shape.size() ? shape : std::vector<int64_t>());
+  }
+  return shapes;
+}
+
 std::map<std::string, int64_t> check_call(const Call& call) {
   const Operator& op = *call.op;
   const Signature& signature = signature_of(op);
-  Symbols symbols;
-  for (size_t i = 0; i < signature.attributes.size(); ++i) {
-    check_attribute(op, signature.attributes[i], call.attributes[i]);
-    if (signature.attributes[i].kind != AttributeKind::Real) {
-      symbols[signature.attributes[i].name] = call.attributes[i].integer;
-    }
-  }
+  Symbols symbols = checked_attributes(call);
   for (size_t i = 0; i < signature.operands.size(); ++i) {
     bind_shape(op, signature.operands[i], call.operands[i], symbols);
   }

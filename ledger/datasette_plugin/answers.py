@@ -23,12 +23,14 @@ class Page:
 
 @dataclass(frozen=True)
 class File:
-    """Bytes to be kept. `immutable` ones never change, since entries do not."""
+    """Bytes to be kept, under a name if people save them. `immutable` ones never change, since entries do not."""
 
     data: bytes
-    name: str
+    name: str | None
     content_type: str
     immutable: bool = False
+    compress: bool = False
+    """Whether to send it compressed to who takes that."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import sys
 import webbrowser
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from datasette.app import Datasette
 
-from ..errors import BitwitnessError
+from ..listen import address_of, is_loopback, listen
 from ..store import Ledger
 from .metadata import metadata
 from .security import PLUGIN
@@ -21,24 +19,13 @@ if TYPE_CHECKING:
     from ..project import Project
 
 
-class CannotListen(BitwitnessError):
-    """The address cannot be listened on."""
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host} port {port}: {reason}; choose another with --host or --port")
-        self.host = host
-        self.port = port
-
-
 def run_server(project: Project, host: str, port: int, *, open_browser: bool, public: bool) -> None:
     """See bitwitness.ledger.datasette_plugin.serve."""
     # The ledger is opened once before anything listens, so that a missing or damaged one is reported in one line.
     with Ledger.open(project.ledger_path):
         pass
-    listener = _listen(host, port)
-    number = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{number}/"
+    listener = listen(host, port)
+    address = address_of(listener)
     application = make_datasette(project.ledger_path, public=public or not is_loopback(host)).app()
     config = uvicorn.Config(application, log_level="warning", lifespan="on", server_header=False, access_log=False)
     config.timeout_graceful_shutdown = 2
@@ -74,27 +61,3 @@ def make_datasette(ledger: Path, *, public: bool) -> Any:
     stated = metadata(ledger.stem)
     stated["plugins"] = {PLUGIN: {"public": public}}
     return Datasette([str(ledger)], metadata=stated, settings=settings)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise CannotListen(host, port, "not a port")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off only where the protocol is named: without, each answer takes 40 ms more.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise CannotListen(host, port, (error.strerror or str(error)).lower()) from None
-    return listener

@@ -1,12 +1,9 @@
-"""From a request to a response: open the ledger, read one moment of it in a thread, render what the page says.
-
-Later routes of the log (tiles and checkpoints, C2SP tlog-tiles) join `ALL_ROUTES`: a view gets `Asked` and returns
-a page or a file.
-"""
+"""From a request to a response: open the ledger, read one moment of it in a thread, render what the page says."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -18,10 +15,10 @@ from .answers import Asked, File, Moved, NotHere, Page, View
 from .attached import Attached, attached_ledger
 from .html import render, style_version
 from .links import Links
-from .pages import ROUTES
+from .pages import ROUTES, tiles
 from .security import PAGE_POLICY
 
-ALL_ROUTES: tuple[tuple[str, View], ...] = (*ROUTES,)
+ALL_ROUTES: tuple[tuple[str, View], ...] = (*ROUTES, *tiles.ROUTES)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 
@@ -61,13 +58,20 @@ def _handler(attached: Attached, view: View) -> Callable[..., Awaitable[Any]]:
         links = _links(datasette, attached)
         query = {name: request.args.get(name) for name in request.args}
         address = f"{request.scheme}://{request.host}"
-        return await asyncio.to_thread(_answer, attached, view, links, request.url_vars, query, address)
+        packed = "gzip" in request.headers.get("accept-encoding", "")
+        return await asyncio.to_thread(_answer, attached, view, links, request.url_vars, query, address, packed)
 
     return respond
 
 
 def _answer(
-    attached: Attached, view: View, links: Links, parts: dict[str, str], query: dict[str, str], address: str
+    attached: Attached,
+    view: View,
+    links: Links,
+    parts: dict[str, str],
+    query: dict[str, str],
+    address: str,
+    packed: bool,
 ) -> Any:
     origin = ""
     try:
@@ -84,7 +88,7 @@ def _answer(
         return page_response(_unreadable(error, attached), links, origin)
     if isinstance(answer, Moved):
         return Response.redirect(answer.location)
-    return _file_response(answer)
+    return _file_response(answer, packed)
 
 
 def _unreadable(error: BitwitnessError, attached: Attached) -> Page:
@@ -99,13 +103,20 @@ def _proven(ledger: Ledger) -> int:
     return 0 if row is None else int(row[0])
 
 
-def _file_response(file: File) -> Any:
+def _file_response(file: File, packed: bool) -> Any:
     headers = {
-        "Content-Disposition": f'attachment; filename="{file.name}"',
         "Cache-Control": _FOR_EVER if file.immutable else "no-cache",
         "Content-Security-Policy": PAGE_POLICY,
     }
-    return Response(body=file.data, status=200, headers=headers, content_type=file.content_type)
+    data = file.data
+    if file.name is not None:
+        headers["Content-Disposition"] = f'attachment; filename="{file.name}"'
+    if file.compress:
+        headers["Vary"] = "Accept-Encoding"
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+            data = gzip.compress(data, compresslevel=1, mtime=0)
+    return Response(body=data, status=200, headers=headers, content_type=file.content_type)
 
 
 def _links(datasette: Any, attached: Attached) -> Links:

@@ -24,6 +24,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, "-m", "tests.bench", *sys.argv[1:]], {**os.environ, **MALLOC})
     from .audited import config_for
     from .gemm import bench_gemm
+    from .ledger import bench_ledger
     from .step import bench_step
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
@@ -32,6 +33,7 @@ def main() -> None:
     results = {
         **{f"gemm_{precision}_vs_torch": mean for precision, mean in gemm["means"].items()},
         **step["ratios"],
+        **bench_ledger(),
         "details": {"gemm_small": gemm, "step_small": step},
         "machine": {
             "cpu": _cpu(),

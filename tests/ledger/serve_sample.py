@@ -14,8 +14,9 @@ from typing import Any
 
 from bitwitness.ledger import entries, envelope, jcs, merkle
 from bitwitness.ledger.commitments import Commitment, state_digest
+from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.keys import Signer, generate
-from bitwitness.ledger.project import Project, enrolment
+from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 

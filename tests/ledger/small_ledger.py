@@ -10,8 +10,8 @@ from typing import Any
 from bitwitness.ledger import derived_schema, entries, envelope, jcs, keys, merkle, schema
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, state_digest
+from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.note import Verifier, sign_note
-from bitwitness.ledger.project import enrolment
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import Trust

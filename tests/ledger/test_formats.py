@@ -12,7 +12,20 @@ import pytest
 from bitwitness.ledger import commitments, entries
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "formats"
-PAGES = ("checkpoint", "commitments", "entries", "json", "keys", "merkle", "note", "proof")
+PAGES = (
+    "checkpoint",
+    "commitments",
+    "entries",
+    "fork",
+    "json",
+    "keys",
+    "merkle",
+    "note",
+    "proof",
+    "tiles",
+    "witness",
+    "witness-policy",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

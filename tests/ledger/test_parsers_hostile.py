@@ -12,8 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwitness.ledger import checkpoint, entries, envelope, jcs, keys, merkle, note, tlog_proof
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger import (
+    checkpoint,
+    entries,
+    envelope,
+    fork,
+    jcs,
+    keys,
+    merkle,
+    note,
+    tiles,
+    tlog_proof,
+    witness_policy,
+    witness_request,
+)
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.trust import Trust
 
 LOG = keys.Signer.from_seed("log", bytes([2]) * 32)
 ROOT = keys.Signer.from_seed("root", bytes([1]) * 32)
@@ -32,6 +46,28 @@ ENTRY = envelope.seal(
 )
 
 
+WITNESS = note.Verifier("w.example", keys.Signer.from_seed("witness", bytes([3]) * 32).public, note.COSIGNATURE)
+POLICY = f"log {KEYS[0].vkey} url\nwitness w {WITNESS.vkey}\ngroup g all w\nquorum g\n".encode()
+REQUEST = witness_request.request_text(6, merkle.consistency_proof(6, LEAVES), NOTE).encode()
+BUNDLE = tiles.encode_bundle([b"", b"an entry", b"\x00\x01"])
+OTHER = checkpoint.Checkpoint(ORIGIN, 11, merkle.root(LEAVES[::-1])).format()
+FORK = fork.two_roots(NOTE, note.sign_note(OTHER, ORIGIN, LOG))
+TRUST = Trust(ORIGIN, KEYS[0], ROOT.public)
+
+
+def read_policy(data: bytes) -> bytes:
+    policy = witness_policy.parse_policy(data)
+    policy.satisfied([WITNESS.key])
+    return data
+
+
+def verify_fork(data: bytes) -> None:
+    """Mutated evidence may only convict by the log's own two signatures."""
+    (check,) = fork.verify_fork(data, TRUST)
+    if check.ok is None:
+        raise FoundWrong(check.detail)
+
+
 def read_entry(data: bytes) -> bytes:
     opened = envelope.open_envelope(data)
     entries.check(opened.statement)
@@ -46,14 +82,20 @@ def verify_entry(data: bytes) -> None:
 PARSERS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "json": (jcs.encode(KEY), lambda data: jcs.encode(jcs.parse(data))),
     "entry": (ENTRY, read_entry),
+    "fork": (FORK, lambda data: jcs.encode(jcs.parse(data))),
     "note": (NOTE.encode(), lambda data: note.parse_note(data).format().encode()),
     "checkpoint": (HEAD.encode(), lambda data: checkpoint.parse_checkpoint(data).format().encode()),
     "proof": (PROOF.encode(), lambda data: tlog_proof.parse(data).format().encode()),
+    "policy": (POLICY, read_policy),
+    "request": (REQUEST, lambda data: witness_request.parse_request(data).format().encode()),
+    "bundle": (BUNDLE, lambda data: tiles.encode_bundle(tiles.decode_bundle(data, 3))),
+    "tile path": (b"tile/0/x001/234.p/7", lambda data: tiles.parse_path(data.decode("latin-1")).path.encode("latin-1")),
     "vkey": (KEYS[0].vkey.encode(), lambda data: note.Verifier.parse(data.decode("latin-1")).vkey.encode("latin-1")),
 }
 VERIFIERS: dict[str, Callable[[bytes], Any]] = {
     "entry": verify_entry,
     "note": lambda data: note.open_note(data, KEYS),
+    "fork": verify_fork,
     "proof": lambda data: tlog_proof.verify(tlog_proof.parse(data), LEAVES[6], KEYS, ORIGIN),
 }
 

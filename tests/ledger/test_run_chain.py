@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from bitwitness.ledger.errors import EntryError
 from bitwitness.ledger.run_chain import RunEnded, RunWriter
 from bitwitness.ledger.run_tail import RunTail
 from bitwitness.ledger.store import Ledger, NoSuchEntry
+from bitwitness.ledger.verify_ledger import verify_ledger
 
 from . import small_ledger as small
 
@@ -76,6 +78,27 @@ def test_nothing_follows_the_end(ledger: Ledger) -> None:
         RunWriter.open(ledger, TRAINER, writer.run)
 
 
+@pytest.mark.parametrize(
+    ("kind", "predicate"),
+    [("step", small.step(2)), ("end", small.end(1)), ("halt", small.end(1) | {"reason": "error"})],
+)
+def test_the_ledger_itself_refuses_what_follows_the_end(
+    ledger: Ledger, kind: str, predicate: dict[str, Any], tmp_path: Path
+) -> None:
+    if kind == "halt":
+        predicate = {name: predicate[name] for name in ("step", "state", "reason", "observed")}
+    chain = small.chain("demo", [("step", small.step(1)), ("end", small.end(1)), (kind, predicate)])
+    with pytest.raises(RunEnded):
+        ledger.append(chain)
+    ledger.append(chain[:3])
+    with pytest.raises(RunEnded):
+        ledger.append(chain[3:])
+    ledger.close()
+    with Ledger.open(ledger.path, writable=True) as again, pytest.raises(RunEnded):
+        again.append(chain[3:])
+    assert not verify_ledger(ledger.path, None).faults
+
+
 def test_an_unknown_run_cannot_be_resumed(ledger: Ledger) -> None:
     with pytest.raises(NoSuchEntry):
         RunWriter.open(ledger, TRAINER, "00" * 32)
@@ -93,7 +116,7 @@ def test_a_tail_costs_a_frontier_not_the_run() -> None:
     leaves = [bytes([number % 251]) * 32 for number in range(1000)]
     tail = RunTail("00" * 32, leaves)
     twin = tail.copy()
-    twin.add(bytes(32))
+    twin.add(bytes(32), "step")
     assert tail.seq == 1000 and twin.seq == 1001
     assert tail.chain_fields()["history"]["root"] == merkle.root(leaves).hex()
     assert len(tail._tree.hashes) == (1000).bit_count()

@@ -21,8 +21,9 @@ import httpx
 import pytest
 
 from bitwitness.ledger import merkle
-from bitwitness.ledger.datasette_plugin.server import is_loopback, make_datasette
+from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.envelope import assemble
+from bitwitness.ledger.listen import is_loopback
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.trust import load_trust

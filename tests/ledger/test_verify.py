@@ -11,7 +11,7 @@ import pytest
 
 from bitwitness.ledger import envelope, jcs, keys, merkle, prove, tlog_proof
 from bitwitness.ledger.errors import EntryError, FoundWrong, SignatureError
-from bitwitness.ledger.note import Verifier, sign_note
+from bitwitness.ledger.note import COSIGNATURE, Verifier, sign_note
 from bitwitness.ledger.trust import Trust, TrustError, load_trust
 from bitwitness.ledger.verify import (
     Check,
@@ -77,6 +77,23 @@ def test_a_revocation_ends_a_key_from_its_index_on() -> None:
     with pytest.raises(EntryError, match="revoked from entry 4") as raised:
         keyring.signer(trainer, ("trainer",), 7)
     assert not isinstance(raised.value, Disowned)
+
+
+def test_a_later_revocation_does_not_excuse_what_an_earlier_one_ended() -> None:
+    """Entry 6 ends the trainer's key from 5 on, entry 8 from 3 on: what it signs at 7 never counted."""
+    entries = [*small.key_entries(), small.revocation("trainer", 5)]
+    entries += [small.revocation("witness", 0), small.revocation("trainer", 3)]
+    keyring = ring(*entries)
+    trainer = SIGNERS["trainer"].keyid
+    for index in (3, 5):
+        with pytest.raises(Disowned):
+            keyring.signer(trainer, ("trainer",), index)
+    for index in (6, 7, 8, 9):
+        with pytest.raises(EntryError, match="is revoked") as raised:
+            keyring.signer(trainer, ("trainer",), index)
+        assert not isinstance(raised.value, Disowned)
+    assert keyring.revocation(trainer) == 6
+    assert pickle.loads(pickle.dumps(keyring)).revocation(trainer) == 6
 
 
 def test_a_rotation_hands_over_to_a_key_of_the_same_role() -> None:
@@ -148,7 +165,7 @@ def test_a_proof_under_other_keys_is_refused(proof: str) -> None:
     trusts = {
         "inclusion": [
             Trust(small.ORIGIN, Verifier(small.ORIGIN, other.public), small.TRUST.root),
-            Trust("example.org/other", small.TRUST.log, small.TRUST.root),
+            Trust("example.org/other", Verifier("example.org/other", small.TRUST.log.key), small.TRUST.root),
         ],
         "signature": [Trust(small.ORIGIN, small.TRUST.log, SIGNERS["log"].public)],
     }
@@ -261,6 +278,14 @@ def test_trust_pins_a_log_and_a_root(tmp_path: Path) -> None:
     good = f'[log]\norigin = "{small.ORIGIN}"\nkey = "{small.TRUST.log.vkey}"\n[root]\nkey = "{root}"\n'
     path.write_text(good)
     assert load_trust(path) == small.TRUST
+    witness = Verifier(small.ORIGIN, small.TRUST.log.key, COSIGNATURE)
+    for text, says in (
+        (good.replace("small", "other", 1), "its name is"),
+        (good.replace(small.TRUST.log.vkey, witness.vkey), "a witness's key"),
+    ):
+        path.write_text(text)
+        with pytest.raises(TrustError, match=says):
+            load_trust(path)
     for text in ("", "x", "[log]", good.replace("root", "rot"), good.replace('key = "', 'key = "0'), "\x00"):
         path.write_text(text)
         with pytest.raises(TrustError) as raised:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import keys, merkle
-from bitwitness.ledger.note import Verifier, sign_note
+from bitwitness.ledger.note import Verifier, add_signatures, sign_note, signature_line
 from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.verify import KeyRing, exit_code, verify_entry
 from bitwitness.ledger.verify_ledger import LedgerReport, verify_ledger
@@ -119,7 +119,7 @@ def test_another_trainer_cannot_continue_a_run(path: Path) -> None:
 
 def test_a_late_revocation_is_told_but_is_no_fault(path: Path) -> None:
     run = small.chain("demo", steps(3))
-    small.raw_ledger(path, [*START, *run, small.revocation("trainer", 9)])
+    small.raw_ledger(path, [*START, *run, small.revocation("trainer", 9)], covered=[12])
     report = verify_ledger(path, small.TRUST)
     assert exit_code(report.checks) == 0, wrong(report)
     assert report.disowned == 2
@@ -146,7 +146,52 @@ def test_checkpoints_are_checked_against_the_entries(path: Path, edit: str) -> N
     connection.execute("DROP TRIGGER checkpoints_no_update")
     connection.execute("UPDATE checkpoints SET size = ?, note = ? WHERE id = 1", change)
     connection.close()
-    assert list(wrong(verify_ledger(path, small.TRUST))) == ["checkpoints"]
+    assert list(wrong(verify_ledger(path, small.TRUST))) == ["checkpoints", "uncovered"]
+
+
+def _logs(path: Path, data: list[bytes], notes: list[tuple[int, list[keys.Signer]]]) -> LedgerReport:
+    """The verdict on a file of these entries with a checkpoint for each (size, signers)."""
+    small.raw_ledger(path, data)
+    leaves = [merkle.leaf_hash(item) for item in data]
+    connection = sqlite3.connect(path, isolation_level=None)
+    for number, (size, signers) in enumerate(notes):
+        body = small.Checkpoint(small.ORIGIN, size, merkle.root(leaves[:size])).format()
+        made = sign_note(body, small.ORIGIN, signers[0])
+        made = add_signatures(made, [signature_line(body, small.ORIGIN, item) for item in signers[1:]])
+        connection.execute("INSERT INTO checkpoints (id, size, note) VALUES (?, ?, ?)", (number, size, made))
+    connection.close()
+    return verify_ledger(path, small.TRUST)
+
+
+def test_only_the_pinned_log_key_covers_entries(path: Path) -> None:
+    """Another log key that the root enrolled does not stand in for the pinned one."""
+    log, other = small.SIGNERS["log"], keys.Signer.from_seed("log", b"\x67" * 32)
+    enrolled = small.enrolment(small.SIGNERS["root"], other.public, "log", time=small.TIME)
+    data = [*START, enrolled]
+    assert exit_code(_logs(path, data, [(8, [log])]).checks) == 0
+    for notes, said in (
+        ([], "no sound checkpoint by the pinned log key"),
+        ([(8, [other])], "no sound checkpoint by the pinned log key"),
+        ([(5, [log]), (8, [other])], "3 entries came after"),
+    ):
+        path.unlink()
+        report = _logs(path, data, notes)
+        assert not report.faults and exit_code(report.checks) == 2
+        assert said in wrong(report)["uncovered"]
+    path.unlink()
+    early = _logs(path, data, [(7, [other])])
+    assert "enrols later" in wrong(early)["checkpoints"] and exit_code(early.checks) == 1
+
+
+def test_a_key_that_replaced_the_pinned_one_carries_on(path: Path) -> None:
+    log, new = small.SIGNERS["log"], keys.Signer.from_seed("log", b"\x68" * 32)
+    data = [*START, small.rotation("log", new), small.revocation("witness", 8)]
+    assert exit_code(_logs(path, data, [(7, [log]), (8, [log, new]), (9, [new])]).checks) == 0
+    path.unlink()
+    assert "both signatures" in wrong(_logs(path, data, [(9, [new])]))["checkpoints"]
+    path.unlink()
+    ended = _logs(path, [*START, small.revocation("log", 5)], [(5, [log]), (8, [log])])
+    assert "which ended at entry 5" in wrong(ended)["checkpoints"] and "3 entries" in wrong(ended)["uncovered"]
 
 
 def test_other_keys_than_the_pinned_ones_are_not_believed(path: Path) -> None:
@@ -155,7 +200,7 @@ def test_other_keys_than_the_pinned_ones_are_not_believed(path: Path) -> None:
     found = wrong(verify_ledger(path, Trust(small.ORIGIN, small.TRUST.log, other.public)))
     assert "signatures" in found
     renamed = Trust("example.org/x", Verifier("example.org/x", small.TRUST.log.key), small.TRUST.root)
-    assert set(wrong(verify_ledger(path, renamed))) == {"file", "checkpoints"}
+    assert set(wrong(verify_ledger(path, renamed))) == {"file", "checkpoints", "uncovered"}
 
 
 def test_every_changed_byte_of_a_stored_entry_is_found() -> None:
@@ -176,7 +221,8 @@ def test_every_changed_byte_of_a_stored_entry_is_found() -> None:
 
 
 def test_a_damaged_file_is_reported_not_raised(path: Path) -> None:
-    small.with_run(path, 60).close()
+    with small.with_run(path, 60) as ledger:
+        ledger.sign_checkpoint(small.SIGNERS["log"])
     data = path.read_bytes()
     for start in range(100, len(data) - 64, len(data) // 40):
         path.write_bytes(data[:start] + b"\xa5" * 64 + data[start + 64 :])

@@ -177,7 +177,7 @@ def add_end(writer: RunWriter, step: int, name: str = "small") -> None:
     writer.append("end", {"step": step, "observed": {"time": TIME}, **fields})
 
 
-def add_intent(project: Project, ledger: Ledger, run: str, samples: int = 1, role: str = "auditor") -> str:
+def add_intent(project: Project, ledger: Ledger, run: str, samples: int = 0, role: str = "auditor") -> str:
     intent = {
         "run": run,
         "size": ledger.size,

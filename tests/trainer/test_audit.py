@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bitwitness.ledger import merkle
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.verify_rows import entry_bytes
 from bitwitness.trainer.audit import audit
+from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
 from bitwitness.trainer.run import train
 from bitwitness.trainer.sample import Unit, draw, sample_seed, select, units
 from bitwitness.trainer.state import state_folder
@@ -149,6 +155,69 @@ def test_both_sides_of_a_resume_are_always_audited(tmp_path: Path) -> None:
     train(project, small_config(), threads=1, resume=True)
     report = audit(project, "r", threads=1)
     assert {(u.unit.first, u.unit.last) for u in report.units if u.unit.cause == "resume"} == {(3, 4)}
+
+
+def edit_rows(project: Project, change: Callable[[str], str], where: str) -> None:
+    """Edit payloads behind the ledger's back: rows get the leaf hash of their new bytes, no new signature."""
+    connection = sqlite3.connect(project.ledger_path)
+    triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _sql in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    query = "SELECT idx, payload, signature FROM entries WHERE instr(payload, ?) > 0"
+    for index, payload, signature in connection.execute(query, (where,)).fetchall():
+        text = change(payload)
+        leaf = merkle.leaf_hash(entry_bytes(text.encode(), signature))
+        connection.execute("UPDATE entries SET payload = ?, leaf_hash = ? WHERE idx = ?", (text, leaf, index))
+    for _name, sql in triggers:
+        connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+def entries_of(project: Project, kind: str) -> int:
+    with project.open_ledger() as ledger:
+        return sum(f"/{kind}/v1" in str(open_envelope(data).statement["predicateType"]) for _, data in ledger.entries())
+
+
+def test_rows_that_nobody_signed_are_not_believed(trained: Project) -> None:
+    edit_rows(trained, lambda text: re.sub(r'"tokens":144\b', '"tokens":143', text), "bitwitness.dev/step/v1")
+    with pytest.raises(LedgerNotVerified, match="does not verify"):
+        audit(trained, "r", samples=9, threads=1)
+    assert entries_of(trained, "audit-intent") == 0
+
+
+def test_rows_changed_during_the_audit_get_no_result(trained: Project) -> None:
+    def report(done: int, total: int) -> None:
+        if done == 1:
+            edit_rows(trained, lambda text: text.replace('"bytes":', '"bytes":1'), "bitwitness.dev/state/v1")
+
+    with pytest.raises(LedgerNotVerified):
+        audit(trained, "r", samples=9, threads=1, report=report)
+    assert entries_of(trained, "audit") == 0
+
+
+def test_hidden_entries_of_a_run_are_found(trained: Project) -> None:
+    """The derived tables are not asked which entries a run has."""
+    connection = sqlite3.connect(trained.ledger_path)
+    for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("UPDATE log SET seq = NULL WHERE seq > 3")
+    connection.commit()
+    connection.close()
+    with trained.open_ledger() as ledger:
+        assert open_verified_run(trained, ledger, "r").last_step == 6
+
+
+def test_an_audit_that_died_is_told_of(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("bitwitness.trainer.audit._choose", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            audit(trained, "r", threads=1)
+    report = audit(trained, "r", samples=9, threads=1)
+    assert report.open_intents == (report.entry - 2,)
+    assert report.fraction(0.01) == 1.0
+    assert audit(trained, "r", threads=1).open_intents == report.open_intents
 
 
 def test_units_and_draws() -> None:

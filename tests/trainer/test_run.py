@@ -13,7 +13,7 @@ import pytest
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.history import open_run
+from bitwitness.trainer.history import LedgerNotVerified, open_run
 from bitwitness.trainer.replay import ReplayMismatch
 from bitwitness.trainer.run import Progress, RunFinished, RunNameTaken, RunResult, train
 from bitwitness.trainer.state import StateMismatch, state_folder
@@ -120,6 +120,16 @@ def test_resume_refuses_a_state_that_is_not_the_ledgers(project: Project) -> Non
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(StateMismatch, match="weights root"):
+        run(project, resume=True)
+    assert kinds(project)[-1] == "step"
+
+
+def test_resume_believes_no_row_that_nobody_signed(project: Project) -> None:
+    from .test_audit import edit_rows
+
+    stop_after(project, 3, signal.SIGKILL)
+    edit_rows(project, lambda text: text.replace('"clip":"3f', '"clip":"3e'), "bitwitness.dev/step/v1")
+    with pytest.raises(LedgerNotVerified, match="does not verify"):
         run(project, resume=True)
     assert kinds(project)[-1] == "step"
 

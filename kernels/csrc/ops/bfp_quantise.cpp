@@ -181,14 +181,16 @@ Scratch columns_scratch(const Call&, int) {
 
 }  // namespace
 
-const Operator kBfpExponents = {"bfp_exponents", 1, "in x[R,D], out e:i32[D]", "", "", exponents, exponents_scratch};
-const Operator kBfpBalance = {"bfp_balance", 1, "in g:i32[K], in x:i32[K], out a:i32[K]", "", "", balance};
+const Operator kBfpExponents = {"bfp_exponents", 1, "in x[R,D], out e:i32[D]", "", "", exponents, exponents_scratch,
+    "e: D"};
+const Operator kBfpBalance = {"bfp_balance", 1, "in g:i32[K], in x:i32[K], out a:i32[K]", "", "", balance,
+    nullptr, "a: K"};
 const Operator kBfpRows = {
     "bfp_rows", 1, "in x[R,K], in a:i32[K], out q:i16[R,128*ceil(K/128)], out s[R,ceil(K/128)], out e:i32[R]",
-    "sign: sign", "", rows, rows_scratch};
+    "sign: sign", "", rows, rows_scratch, "q s e: R"};
 const Operator kBfpColumns = {
     "bfp_columns", 1,
     "in x[K,R], in a:i32[K], out q:i16[R,128*(K/segment)*ceil(segment/128)], out s[R,(K/segment)*ceil(segment/128)]",
-    "sign: sign, segment: count", "segment divides K", columns, columns_scratch};
+    "sign: sign, segment: count", "segment divides K", columns, columns_scratch, "q s: R"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

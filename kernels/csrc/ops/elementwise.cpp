@@ -26,7 +26,7 @@ void add(const Call& call, Worker& worker) {
 
 }  // namespace
 
-const Operator kFill = {"fill", 1, "out y[n]", "value: real", "", fill};
-const Operator kAdd = {"add", 1, "in a[n], in b[n], out y[n]", "", "y may be a, y may be b", add};
+const Operator kFill = {"fill", 1, "out y[n]", "value: real", "", fill, nullptr, "y: n"};
+const Operator kAdd = {"add", 1, "in a[n], in b[n], out y[n]", "", "y may be a, y may be b", add, nullptr, "y: n"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -44,8 +44,9 @@ void embed_backward(const Call& call, Worker& worker) {
 
 }  // namespace
 
-const Operator kEmbed = {"embed", 1, "in ids:i32[R], in E[V,D], out y[R,D]", "", "", embed};
+const Operator kEmbed = {"embed", 1, "in ids:i32[R], in E[V,D], out y[R,D]", "", "", embed, nullptr, "y: R, D"};
 const Operator kEmbedBackward = {
-    "embed_backward", 1, "in ids:i32[R], in dy[R,D], inout dE[V,D]", "", "", embed_backward};
+    "embed_backward", 1, "in ids:i32[R], in dy[R,D], inout dE[V,D]", "", "", embed_backward, nullptr,
+    "dE: D"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -45,8 +45,10 @@ void adamw(const Call& call, Worker& worker) {
 
 }  // namespace
 
-const Operator kSumSquares = {"sum_squares", 1, "in x[n], out y[ceil(n/16384)]", "", "", sum_squares};
+const Operator kSumSquares = {"sum_squares", 1, "in x[n], out y[ceil(n/16384)]", "", "", sum_squares, nullptr,
+    "y: n by 16384"};
 const Operator kAdamw = {
-    "adamw", 1, "inout p[n], in g[n], inout m[n], inout v[n], in scalars[8]", "", "", adamw};
+    "adamw", 1, "inout p[n], in g[n], inout m[n], inout v[n], in scalars[8]", "", "", adamw, nullptr,
+    "p m v: n"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

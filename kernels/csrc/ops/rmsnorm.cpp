@@ -102,13 +102,13 @@ Scratch backward_scratch(const Call& call, int) {
 }  // namespace
 
 const Operator kRmsnorm = {
-    "rmsnorm", 1, "in x[R,D], in g[D], out y[R,D], out r[R]", "epsilon: real", "", rmsnorm};
+    "rmsnorm", 1, "in x[R,D], in g[D], out y[R,D], out r[R]", "epsilon: real", "", rmsnorm, nullptr, "y r: R"};
 const Operator kAddRmsnorm = {
     "add_rmsnorm", 1, "in x[R,D], in z[R,D], in g[D], out h[R,D], out y[R,D], out r[R]", "epsilon: real",
-    "h may be x, h may be z", add_rmsnorm};
+    "h may be x, h may be z", add_rmsnorm, nullptr, "h y r: R"};
 const Operator kRmsnormBackward = {
     "rmsnorm_backward", 1,
     "in x[R,D], in g[D], in r[R], in dy[R,D], in dz[R,D], out dx[R,D], inout dg[D]", "segment: natural",
-    "dx may be dz", rmsnorm_backward, backward_scratch};
+    "dx may be dz", rmsnorm_backward, backward_scratch, "dx: R; dg: D"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

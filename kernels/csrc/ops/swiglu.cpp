@@ -48,8 +48,9 @@ void swiglu_backward(const Call& call, Worker& worker) {
 
 }  // namespace
 
-const Operator kSwiglu = {"swiglu", 1, "in ab[R,2*F], out h[R,F]", "", "", swiglu};
+const Operator kSwiglu = {"swiglu", 1, "in ab[R,2*F], out h[R,F]", "", "", swiglu, nullptr, "h: R"};
 const Operator kSwigluBackward = {
-    "swiglu_backward", 1, "in ab[R,2*F], in dh[R,F], out dab[R,2*F]", "", "dab may be ab", swiglu_backward};
+    "swiglu_backward", 1, "in ab[R,2*F], in dh[R,F], out dab[R,2*F]", "", "dab may be ab", swiglu_backward, nullptr,
+    "dab: R"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -1,0 +1,212 @@
+"""A trace file: step programs, what they work on and what is done in which order, in one self-contained file.
+
+docs/formats/trace.md defines it byte by byte. It is a safetensors file whose metadata holds one key, the script:
+canonical JSON that `kernels/referee` executes on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.ops import OPERATORS
+from bitwitness.kernels.program import Buffer, Program, ProgramBuilder
+
+SCRIPT_KEY = "bitwitness.trace/1"
+DTYPES: Mapping[str, Any] = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2")}
+NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+MOST_HEADER = 1 << 26
+MOST_ELEMENTS = 1 << 40
+
+Array = npt.NDArray[Any]
+
+
+class TraceFileError(KernelError):
+    """A file that is not, byte for byte, what docs/formats/trace.md says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Memory that programs are run on, zero at first."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "name": self.name, "shape": list(self.shape)}
+
+
+@dataclass
+class TraceFile:
+    """Tensors by name, and the script: see docs/formats/trace.md for `commitments` and `actions`."""
+
+    tensors: dict[str, Array] = field(default_factory=dict)
+    slots: list[Slot] = field(default_factory=list)
+    programs: list[Program] = field(default_factory=list)
+    commitments: list[dict[str, Any]] = field(default_factory=list)
+    actions: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def script(self) -> str:
+        """The canonical JSON that the referee reads."""
+        return canonical(
+            {
+                "actions": self.actions,
+                "commitments": self.commitments,
+                "programs": [program_json(program) for program in self.programs],
+                "slots": [slot.to_json() for slot in self.slots],
+            }
+        )
+
+
+def canonical(value: object) -> str:
+    """JSON as RFC 8785 writes it, for objects, arrays, ASCII strings and integers."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def program_json(program: Program) -> dict[str, Any]:
+    """Program.to_json() without its plan of memory, which a trace does not depend on."""
+    whole = program.to_json()
+    buffers = [{key: value for key, value in buffer.items() if key != "offset"} for buffer in whole["buffers"]]
+    return {"buffers": buffers, "calls": whole["calls"]}
+
+
+def program_of(value: Mapping[str, Any]) -> Program:
+    """Build the program again, with every check. Raises KernelError for one that this build would not make."""
+    builder = ProgramBuilder()
+    buffers: dict[str, Buffer] = {}
+    try:
+        for item in value["buffers"]:
+            shape = tuple(item["shape"])
+            buffers[item["name"]] = builder.buffer(item["name"], shape, item["dtype"], item["kind"])
+        for item in value["calls"]:
+            operator = OPERATORS.get(item["op"])
+            if operator is None or operator.version != item["version"]:
+                raise TraceFileError(f"operator {item['op']!r} of version {item['version']!r} is not in this build")
+            views = [builder.view(buffers[v["buffer"]], v["offset"], tuple(v["shape"])) for v in item["operands"]]
+            attributes = {
+                name: f32_of_hex(attribute) if operator.attributes.get(name) == "real" else attribute
+                for name, attribute in item["attributes"].items()
+            }
+            builder.call(item["op"], *views, **attributes)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TraceFileError(f"a program is malformed: {error!r}") from error
+    program = builder.build()
+    if program_json(program) != value:
+        raise TraceFileError("a program is not in the form that it would be written in")
+    return program
+
+
+def bits(array: Array) -> Array:
+    """The bits of an array as unsigned integers, so that comparing is exact."""
+    return array.view(np.dtype(f"<u{array.itemsize}"))
+
+
+def f32_of_hex(text: str) -> float:
+    """The binary32 number of 8 hex digits."""
+    if not re.fullmatch(r"[0-9a-f]{8}", text):
+        raise ValueError(f"{text!r} is not 8 lower-case hex digits")
+    return float(np.array([int(text, 16)], np.uint32).view(np.float32)[0])
+
+
+def write(path: Path, file: TraceFile) -> None:
+    """Write the file. Raises TraceFileError for a tensor that it cannot hold."""
+    header: dict[str, Any] = {"__metadata__": {SCRIPT_KEY: file.script}}
+    at = 0
+    parts = []
+    for name in sorted(file.tensors):
+        array = file.tensors[name]
+        dtype = next((key for key, known in DTYPES.items() if array.dtype == known), None)
+        if dtype is None or not NAME.fullmatch(name):
+            raise TraceFileError(f"tensor {name!r} of {array.dtype} does not fit a trace file")
+        header[name] = {"data_offsets": [at, at + array.nbytes], "dtype": dtype, "shape": list(array.shape)}
+        at += array.nbytes
+        parts.append(np.ascontiguousarray(array))
+    text = canonical(header).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    if len(text) > MOST_HEADER:
+        raise TraceFileError(f"the script is too long: {len(text)} bytes of header, {MOST_HEADER} at most")
+    with path.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for part in parts:
+            out.write(part.data)
+
+
+def read(path: Path) -> TraceFile:
+    """Read a file and check every byte of its header. Raises TraceFileError."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length % 8 or length > min(len(data) - 8, MOST_HEADER):
+        raise TraceFileError(f"{path}: the length of the header is no multiple of 8, or beyond the file or 64 MiB")
+    header = parse_canonical(data[8 : 8 + length].decode("latin-1").rstrip(" "), str(path))
+    if not isinstance(header, dict):
+        raise TraceFileError(f"{path}: the header must be an object")
+    if canonical(header).encode("ascii").ljust(length) != data[8 : 8 + length] or length - len(canonical(header)) >= 8:
+        raise TraceFileError(f"{path}: the header is not padded to a multiple of 8 with blanks")
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or metadata.keys() != {SCRIPT_KEY} or not isinstance(metadata[SCRIPT_KEY], str):
+        raise TraceFileError(f"{path}: the metadata must hold {SCRIPT_KEY} and nothing else")
+    tensors = dict(_tensors(header, memoryview(data)[8 + length :], str(path)))
+    return _with_script(tensors, metadata[SCRIPT_KEY], str(path))
+
+
+def parse_canonical(text: str, where: str) -> Any:
+    """Parse JSON that must be its own canonical form. Raises TraceFileError."""
+    try:
+        value = json.loads(text)
+        same = canonical(value) == text
+    except (ValueError, RecursionError) as error:
+        raise TraceFileError(f"{where}: the JSON cannot be read: {error}") from error
+    if not same:
+        raise TraceFileError(f"{where}: the JSON is not in canonical form")
+    return value
+
+
+def _tensors(header: Mapping[str, Any], data: memoryview, where: str) -> Iterator[tuple[str, Array]]:
+    at = 0
+    for name, entry in header.items():
+        if not isinstance(entry, dict) or entry.keys() != {"data_offsets", "dtype", "shape"}:
+            raise TraceFileError(f"{where}: tensor {name!r} must have data_offsets, dtype and shape")
+        shape, dtype = entry["shape"], DTYPES.get(str(entry["dtype"]))
+        if dtype is None or not _is_shape(shape) or not NAME.fullmatch(name):
+            raise TraceFileError(f"{where}: tensor {name!r} has a name, dtype or shape that no trace file holds")
+        end = at + math.prod(shape) * dtype.itemsize
+        if entry["data_offsets"] != [at, end] or end > len(data):
+            raise TraceFileError(f"{where}: tensor {name!r} does not lie where the ones before it end")
+        yield name, np.frombuffer(data[at:end], dtype).reshape(shape)
+        at = end
+    if at != len(data):
+        raise TraceFileError(f"{where}: {len(data) - at} bytes after the last tensor")
+
+
+def _is_shape(value: object) -> bool:
+    if not isinstance(value, list) or not all(type(extent) is int and extent >= 1 for extent in value):
+        return False
+    return len(value) <= 4 and math.prod(value) <= MOST_ELEMENTS
+
+
+def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFile:
+    value = parse_canonical(script, where)
+    if not isinstance(value, dict) or value.keys() != {"actions", "commitments", "programs", "slots"}:
+        raise TraceFileError(f"{where}: the script must have actions, commitments, programs and slots")
+    slots = []
+    for slot in value["slots"]:
+        if not isinstance(slot, dict) or slot.keys() != {"dtype", "name", "shape"} or not _is_shape(slot["shape"]):
+            raise TraceFileError(f"{where}: a slot must have dtype, name and shape")
+        if slot["dtype"] not in DTYPES:
+            raise TraceFileError(f"{where}: a slot is F32, I32 or I16")
+        slots.append(Slot(str(slot["name"]), slot["dtype"], tuple(slot["shape"])))
+    if len({slot.name for slot in slots}) < len(slots) or not all(NAME.fullmatch(slot.name) for slot in slots):
+        raise TraceFileError(f"{where}: every slot has a name of its own, of A-Z a-z 0-9 . _ / -")
+    programs = [program_of(program) for program in value["programs"]]
+    return TraceFile(tensors, slots, programs, value["commitments"], value["actions"])

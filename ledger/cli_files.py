@@ -1,0 +1,27 @@
+"""Files that a command is given: read with a limit, failures in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .errors import BitwitnessError
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The file's bytes, at most `limit`. Raises BitwitnessError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    if len(data) > limit:
+        raise BitwitnessError(f"{path}: larger than {limit} bytes")
+    return data
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write text with newlines as they are. Raises BitwitnessError."""
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None

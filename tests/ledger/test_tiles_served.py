@@ -1,0 +1,119 @@
+"""The tlog-tiles paths of `ledger serve` and of `ledger export --tiles`: the same bytes, which prove the whole log."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger import checkpoint, merkle, tiles
+from bitwitness.ledger.datasette_plugin.server import make_datasette
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.tile_export import export_tiles
+
+from . import small_ledger as small
+
+STEPS = 300
+SIZE = len(small.key_entries()) + 2 + STEPS
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiles") / "ledger.db"
+    with small.with_run(path, STEPS) as made:
+        made.sign_checkpoint(small.SIGNERS["log"])
+        writer = small.begin(made, "second")
+        writer.append("step", small.step(1, "second"))  # not signed yet
+    return path
+
+
+@pytest.fixture(scope="module")
+def get(ledger: Path) -> Any:
+    datasette = make_datasette(ledger, public=True)
+
+    def fetch(path: str, **headers: str) -> Any:
+        return asyncio.run(datasette.client.get(path, headers={"accept-encoding": "identity", **headers}))
+
+    return fetch
+
+
+def test_every_path_is_the_exported_file(ledger: Path, get: Any, tmp_path: Path) -> None:
+    with Ledger.open(ledger) as opened:
+        done = export_tiles(opened, tmp_path)
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert files == sorted(["checkpoint", *(tile.path for tile in tiles.tiles_of(SIZE))])
+    assert (done.size, done.written) == (SIZE, len(files) - 1)
+    for name in files:
+        answer = get(f"/{name}")
+        assert answer.status_code == 200 and answer.content == (tmp_path / name).read_bytes(), name
+        if name == "checkpoint":
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+            assert answer.headers["cache-control"] == "no-cache"
+        else:
+            assert answer.headers["content-type"] == "application/octet-stream"
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert "content-disposition" not in answer.headers
+
+
+def test_the_tiles_are_the_signed_tree(ledger: Path, get: Any) -> None:
+    head, _note = checkpoint.open_checkpoint(get("/checkpoint").text, [small.TRUST.log], small.ORIGIN)
+    assert head.size == SIZE
+    entries: list[bytes] = []
+    for index in range(-(-SIZE // 256)):
+        bundle = tiles.tile_at(None, index, SIZE)
+        entries += tiles.decode_bundle(get("/" + bundle.path).content, bundle.width)
+    leaves = [merkle.leaf_hash(entry) for entry in entries]
+    assert merkle.root(leaves) == head.root
+    node = tiles.nodes_from_tiles(SIZE, lambda tile: get("/" + tile.path).content)
+    assert merkle.root_from_nodes(SIZE, node) == head.root
+    with Ledger.open(ledger) as opened:
+        assert entries == [data for _index, data in opened.entries(0, SIZE)]
+
+
+def test_narrower_tiles_of_older_sizes_and_none_beyond_the_checkpoint(get: Any) -> None:
+    whole = get("/tile/0/000").content
+    assert get("/tile/0/000.p/7").content == whole[: 7 * 32]
+    width = SIZE - 256
+    assert get(f"/tile/0/001.p/{width}").status_code == 200
+    for path in (f"tile/0/001.p/{width + 1}", "tile/0/001", "tile/0/002.p/1", "tile/1/000", "tile/2/000.p/1",
+                 "tile/entries/001", "tile/0/0", "tile/0/000.p/256", "tile/64/000", "tile/", "tile/x",
+                 "tile/0/x000/000"):  # fmt: skip
+        assert get("/" + path).status_code == 404, path
+
+
+def test_bundles_are_compressed_for_who_takes_it(get: Any) -> None:
+    plain, packed = get("/tile/entries/000"), get("/tile/entries/000", **{"accept-encoding": "gzip"})
+    assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip"
+    assert "Accept-Encoding" in plain.headers["vary"] and "Accept-Encoding" in packed.headers["vary"]
+    assert packed.content == plain.content  # the client unpacks it
+    assert len(gzip.compress(plain.content)) < len(plain.content)
+
+
+def test_a_later_export_adds_what_is_new(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with small.create(tmp_path / "l.db") as ledger:
+        with pytest.raises(BitwitnessError, match="no checkpoint"):
+            export_tiles(ledger, folder)
+        ledger.sign_checkpoint(small.SIGNERS["log"])
+        export_tiles(ledger, folder)
+        writer = small.begin(ledger)
+        writer.append_all([("step", small.step(number)) for number in range(1, 280)])
+        ledger.sign_checkpoint(small.SIGNERS["log"])
+        export_tiles(ledger, folder)
+        writer.append("step", small.step(280))
+        ledger.sign_checkpoint(small.SIGNERS["log"])
+        done = export_tiles(ledger, folder)
+        assert done.written == 3  # the last bundle, tile and the partial tile above
+        fresh = tmp_path / "fresh"
+        export_tiles(ledger, fresh)
+        for path in fresh.rglob("*"):
+            if path.is_file():
+                assert path.read_bytes() == (folder / path.relative_to(fresh)).read_bytes()
+    with small.with_run(tmp_path / "other.db", 2) as other:
+        other.sign_checkpoint(small.SIGNERS["log"])
+        with pytest.raises(BitwitnessError, match="another"):
+            export_tiles(other, folder)

@@ -1,0 +1,188 @@
+"""A witness: the public flow of requests, every answer, its memory across restarts, races and a full disk."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger import keys, merkle, note
+from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.errors import BitwitnessError, NoteError
+from bitwitness.ledger.note import COSIGNATURE, Verifier
+from bitwitness.ledger.witness import SIZE, Witness, WitnessStateError
+from bitwitness.ledger.witness_request import AddCheckpoint, parse_request, request_text
+
+SIGNER = keys.Signer.from_seed("witness", bytes([7]) * 32)
+LOG = keys.Signer.from_seed("log", bytes([8]) * 32)
+ORIGIN = "log.example/1"
+VERIFIER = Verifier(ORIGIN, LOG.public)
+LEAVES = [merkle.leaf_hash(b"%d" % number) for number in range(40)]
+
+
+def signed(size: int, leaves: list[bytes] = LEAVES, signer: keys.Signer = LOG, origin: str = ORIGIN) -> str:
+    return note.sign_note(Checkpoint(origin, size, merkle.root(leaves[:size])).format(), origin, signer)
+
+
+def request(old: int, size: int, leaves: list[bytes] = LEAVES) -> str:
+    proof = merkle.consistency_proof(old, leaves[:size]) if 0 < old <= size else []
+    return request_text(old, proof, signed(size, leaves))
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    return Witness("w.example", SIGNER, [VERIFIER], tmp_path / "w.db", clock=lambda: 1_700_000_000.9)
+
+
+def test_public_flow(vectors: Path, tmp_path: Path) -> None:
+    """One answer is that of today's specification, 404 for an unknown log, where the file says 403."""
+    data = json.loads((vectors / "tlog" / "witness_add_checkpoint_flow.json").read_text())
+    state = tmp_path / "w.db"
+    for item in data["requests"]:
+        # A new process for each request: all memory is in the file.
+        witness = Witness("example.com/witness", SIGNER, [Verifier.parse(data["log_vkey"])], state)
+        answer = witness.add_checkpoint(item["request"])
+        witness.close()
+        unknown = item["body"] == "unknown log"
+        assert answer.status == (404 if unknown else item["status"])
+        assert answer.body == item["body"] if item["body_op"] == "==" else item["body"] in answer.body
+        assert (answer.content_type == SIZE) == (answer.status == 409)
+        assert parse_request(item["request"]).format() == item["request"]
+        if answer.status == 200:
+            text = item["request"].split("\n\n", 1)[1]
+            cosigned = text + answer.body
+            opened = note.open_note(cosigned, [Verifier("example.com/witness", SIGNER.public, COSIGNATURE)])
+            assert opened.verified[0].timestamp is not None
+
+
+def test_cosigns_what_extends(witness: Witness) -> None:
+    last = 0
+    for size in (1, 1, 2, 7, 8, 8, 33, 40):
+        answer = witness.add_checkpoint(request(last, size))
+        assert answer.status == 200, answer
+        opened = note.open_note(signed(size) + answer.body, [VERIFIER, witness.verifier])
+        assert [item.timestamp for item in opened.verified] == [None, 1_700_000_000]
+        last = size
+        assert witness.newest(ORIGIN) == (size, merkle.root(LEAVES[:size]))
+
+
+def test_every_other_answer_changes_nothing(witness: Witness) -> None:
+    assert witness.add_checkpoint(request(0, 5)).status == 200
+    before = witness.newest(ORIGIN)
+    other = [merkle.leaf_hash(b"x"), *LEAVES[1:]]
+    wrong_key = keys.Signer.from_seed("log", bytes(32))
+    good = request(5, 9)
+    cases = {
+        400: [b"", "", "old 5\n", good.replace("old 5", "old 05"), good.replace("old 5\n", "old 5\n\n", 1), good[:-1],
+              good.replace("old 5", "new 5"), b"\xff" + good.encode(), request(9, 7), good.replace("\n9\n", "\n09\n"),
+              "old 5\n" + "A" * 43 + "=\n" * 64 + "\n" + signed(9), "x" * 2_000_000],
+        403: [request_text(5, [], signed(9, signer=wrong_key)), good.replace("\n9\n", "\n8\n")],
+        404: [request_text(0, [], signed(9, origin="other.example"))],
+        409: [request(0, 9), request(4, 9), request(0, 5), request(3, 4), request(0, 0), request(5, 5, other)],
+        422: [request(5, 9, other), request_text(5, [], signed(9)), request_text(5, [bytes(32)], signed(9)),
+              request_text(5, [bytes(32)], signed(5))],
+    }  # fmt: skip
+    for status, bodies in cases.items():
+        for body in bodies:
+            answer = witness.add_checkpoint(body)
+            assert answer.status == status, (body[:200], answer)
+            if status == 409:
+                assert answer.body == "5\n" and answer.content_type == SIZE
+    assert witness.newest(ORIGIN) == before
+    assert witness.add_checkpoint(good).status == 200
+
+
+def test_two_roots_of_one_size_are_kept_as_evidence(witness: Witness) -> None:
+    other = [*LEAVES[:4], merkle.leaf_hash(b"x")]
+    assert witness.add_checkpoint(request(0, 5)).status == 200
+    for _ in range(2):
+        assert witness.add_checkpoint(request(5, 5, other)).status == 409
+    ((origin, first, second),) = witness.forks()
+    assert origin == ORIGIN and first != second
+    for text in (first, second):
+        assert note.open_note(text, [VERIFIER]).verified
+
+
+def test_unknown_signatures_are_ignored_and_not_kept(witness: Witness) -> None:
+    noisy = note.add_signatures(signed(3), [note.SignatureLine("noise", b"1234", b"5" * 64)])
+    assert witness.add_checkpoint(request_text(0, [], noisy)).status == 200
+    assert witness.add_checkpoint(request_text(3, [], signed(3, [*LEAVES[:2], LEAVES[9]]))).status == 409
+    assert "noise" not in witness.forks()[0][1]
+
+
+def test_one_of_many_racing_requests_wins(tmp_path: Path) -> None:
+    """Two processes' worth of witnesses on one file, eight requests at once, each from size 0."""
+    witnesses = [Witness("w.example", SIGNER, [VERIFIER], tmp_path / "w.db") for _ in range(2)]
+    answers: list[tuple[int, int]] = []
+    barrier = threading.Barrier(8)
+
+    def run(number: int) -> None:
+        body = request(0, number + 1)
+        barrier.wait()
+        answers.append((number + 1, witnesses[number % 2].add_checkpoint(body).status))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [size for size, status in answers if status == 200]
+    assert len(winners) == 1 and sorted(status for _size, status in answers) == [200, *[409] * 7]
+    newest = witnesses[0].newest(ORIGIN)
+    assert newest is not None and newest[0] == winners[0]
+
+
+def test_nothing_is_given_out_that_is_not_kept(witness: Witness, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = witness._connection
+
+    class Full:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def execute(self, sql: str, *arguments: object) -> object:
+            if sql == "COMMIT":
+                raise sqlite3.OperationalError("database or disk is full")
+            return real.execute(sql, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(witness, "_connection", Full())
+    with pytest.raises(WitnessStateError, match="full"):
+        witness.add_checkpoint(request(0, 5))
+    monkeypatch.setattr(witness, "_connection", real)
+    assert witness.newest(ORIGIN) is None
+    assert witness.add_checkpoint(request(0, 4)).status == 200
+
+
+def test_the_memory_refuses_to_go_back(witness: Witness, tmp_path: Path) -> None:
+    witness.add_checkpoint(request(0, 5))
+    with sqlite3.connect(tmp_path / "w.db") as raw:
+        for sql in ("UPDATE cosigned SET size = 4", "DELETE FROM cosigned"):
+            with pytest.raises(sqlite3.IntegrityError, match="a witness never"):
+                raw.execute(sql)
+
+
+def test_foreign_state_files_and_keys(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE t (x)")
+    with pytest.raises(WitnessStateError, match="not the memory"):
+        Witness("w", SIGNER, [VERIFIER], path)
+    path.write_text("no database at all" * 100)
+    with pytest.raises(WitnessStateError):
+        Witness("w", SIGNER, [VERIFIER], path)
+    with pytest.raises(WitnessStateError):
+        Witness("w", SIGNER, [VERIFIER], tmp_path / "missing" / "w.db")
+    with pytest.raises(BitwitnessError, match="witness key"):
+        Witness("w", LOG, [VERIFIER], tmp_path / "w.db")
+    with pytest.raises(BitwitnessError, match="cosigner"):
+        Witness("w", SIGNER, [Verifier("w", SIGNER.public, COSIGNATURE)], tmp_path / "w.db")
+
+
+def test_requests_that_cannot_be_made() -> None:
+    for old, proof in ((-1, ()), (2**63, ()), (1, (b"x",)), (1, (bytes(32),) * 64)):
+        with pytest.raises(NoteError):
+            AddCheckpoint(old, proof, signed(1))
+    full = request_text(1, [bytes(32)] * 63, signed(2))
+    assert parse_request(full).format() == full

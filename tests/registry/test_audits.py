@@ -1,0 +1,120 @@
+"""Which audits count for a release: made after it, consistent with themselves, and enough of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger.commitments import tree
+from bitwitness.registry.checks import Check
+from bitwitness.registry.policy import Rules, load_policy
+from bitwitness.registry.verify import examine
+
+from .conftest import Registered
+from .forge import Forge
+from .project_fixture import add_audit, add_intent
+
+INIT = {"first": 0, "last": 0, "outcome": "match", "cause": "init"}
+LAST = {"first": 3, "last": 4, "outcome": "match", "cause": "last"}
+SAMPLE = {"first": 1, "last": 2, "outcome": "match", "cause": "sample"}
+
+
+def _with(registered: Registered, **rules: Any) -> dict[str, Check]:
+    policy = load_policy(registered.policy)
+    full = {"require_audit": True, "self_chosen_auditors": policy.rules.self_chosen_auditors, **rules}
+    changed = policy.model_copy(update={"rules": Rules(**full)})
+    return {check.name: check for check in examine(registered.folder, changed).checks}
+
+
+def _audit(**changes: Any) -> Callable[[Forge], None]:
+    return lambda forge: forge.change(forge.find("audit"), **changes)
+
+
+def _intent(**changes: Any) -> Callable[[Forge], None]:
+    """Announce otherwise, and answer that."""
+
+    def change(forge: Forge) -> None:
+        forge.change(forge.find("audit-intent"), **changes)
+        intent = forge.leaf(forge.find("audit-intent"))
+        seed = hashlib.sha256(b"bitwitness/sample/v1\0" + bytes.fromhex(intent)).hexdigest()
+        forge.change(forge.find("audit"), intent=intent, seed=seed)
+
+    return change
+
+
+def _units(*units: dict[str, Any], **changes: Any) -> Callable[[Forge], None]:
+    return _audit(units=list(units), **changes)
+
+
+LIES: list[tuple[str, Callable[[Forge], Any]]] = [
+    ("before the released step was logged", lambda f: _intent(size=f.find("step", 3))(f)),
+    ("chosen by hand", _units({**INIT, "cause": "chosen"}, {**LAST, "cause": "chosen"})),
+    ("chosen by hand", _units({**LAST, "cause": "chosen"}, steps=10**9)),
+    ("another operator table", _audit(arithmetic={"version": "arith/1", "digest": "00" * 32})),
+    ("its transcript is empty", _audit(transcript=tree("transcript/1", []).to_json())),
+    ("claims 5 compared steps", _audit(steps=5)),
+    ("claims 1 compared steps", _audit(steps=1)),
+    ("overlap", _units(INIT, {**SAMPLE, "last": 3}, LAST)),
+    ("steps 0 to 5", _units(INIT, {**LAST, "last": 5})),
+    ("steps 0 to 4", _intent(first=1)),
+    ("the initial state", _units(LAST)),
+    ("the initial state", _units({**INIT, "cause": "last"}, LAST)),
+    ("did not replay step 4", _units(INIT, {**LAST, "last": 3}, steps=1)),
+    ("a sample of 1 units and replayed 0", _intent(samples=1)),
+    ("a sample of 0 units and replayed 1", _units(INIT, SAMPLE, LAST)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "lie"), LIES, ids=[reason for reason, _ in LIES])
+def test_an_audit_that_does_not_count(registered: Registered, reason: str, lie: Callable[[Forge], Any]) -> None:
+    forge = Forge(registered.project, registered.folder)
+    lie(forge)
+    forge.write()
+    checks = registered.verdict()
+    assert checks["audits"].ok is True
+    assert checks["audit"].ok is False and reason in checks["audit"].detail, checks["audit"]
+    assert _with(registered, require_audit=False, min_audited_steps=1)["audited-steps"].ok is False
+
+
+def test_a_sample_that_is_all_that_is_left(registered: Registered) -> None:
+    forge = Forge(registered.project, registered.folder)
+    _intent(samples=9)(forge)
+    _units(INIT, SAMPLE, LAST)(forge)
+    forge.write()
+    assert registered.verdict()["audit"].ok is True
+
+
+def test_how_much_was_audited(registered: Registered) -> None:
+    for rule, good, bad, name in (
+        ("min_audited_steps", 2, 3, "audited-steps"),
+        ("min_audited_fraction", 0.5, 0.51, "audited-fraction"),
+    ):
+        check = _with(registered, **{rule: good})[name]
+        assert check.ok is True and "replayed 2 of the 4 steps" in check.detail
+        assert _with(registered, **{rule: bad})[name].ok is False
+
+
+def test_open_intents_fail_as_audits(registered: Registered) -> None:
+    forge = Forge(registered.project, registered.folder)
+    forge.add("audit-intent", {**forge.predicate(forge.find("audit-intent")), "size": len(forge.log)})
+    forge.write()
+    assert "announced without a result" in _with(registered)["audit"].detail
+    assert _with(registered)["audit"].ok is False
+    assert _with(registered, max_open_intents=1)["audit"].ok is True
+
+
+def test_two_audits_add_up(registered: Registered) -> None:
+    from bitwitness.registry.register import register
+
+    with registered.project.open_ledger(writable=True) as ledger:
+        intent = add_intent(registered.project, ledger, registered.run, samples=1)
+        add_audit(registered.project, ledger, registered.run, intent, units=[INIT, SAMPLE, LAST])
+    folder = register(registered.project, "demo-lm", registered.run).path
+    newer = Registered(registered.project, registered.run)
+    policy = load_policy(newer.policy)
+    rules = policy.rules.model_copy(update={"min_audited_fraction": 1.0})
+    checks = {c.name: c for c in examine(folder, policy.model_copy(update={"rules": rules})).checks}
+    assert checks["audited-fraction"].ok is True
