@@ -99,10 +99,23 @@ class Anchor(_Strict):
     proof: Proof
 
 
+class StatusProof(_Strict):
+    """What the newest `status` entry says of the run, opened.
+
+    ``consistency`` leads from the ledger root that it signs to the bundle's checkpoint; ``proof`` says that the run's
+    list of audits and evals is leaf ``position`` of the tree of runs that it signs.
+    """
+
+    consistency: Annotated[list[Hash], Field(max_length=126)]
+    position: Position
+    proof: Proof
+
+
 class Provenance(_Strict):
     """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root.
 
     ``anchors`` are cosigned checkpoints from before a revocation, absent where no signer's key was revoked.
+    ``status`` stands with a `status` entry, and only there.
     """
 
     anchors: Annotated[list[Anchor], Field(min_length=1, max_length=64)] | None = None
@@ -111,6 +124,7 @@ class Provenance(_Strict):
     entries: Annotated[list[LoggedEntry], AfterValidator(_entries)]
     format: Literal["bitwitness/provenance/1"]
     history: Annotated[list[HistoryProof], AfterValidator(_history)]
+    status: StatusProof | None = None
     weights: Annotated[list[TensorLeaf], AfterValidator(_weights)]
 
     def encode(self) -> bytes:

@@ -1,8 +1,9 @@
 """Gathers the bundle of a release from a ledger: entries, inclusion proofs to one checkpoint, history proofs.
 
 Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
-every `key` entry; every audit of the run with its intent; the evals of the released step, or else the last
-one before it on each dataset; the newest `status`. The same ledger and release give the same bytes.
+every `key` entry; every audit of the run with its intent; the newest `status`, and every eval that it lists for
+the run; without one, the last eval on each dataset at or before the released step. The same ledger and release give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.store import Ledger
 
 from . import bundle
+from .status import newest_status, prove_run
 
 
 class ReleaseMissing(BitwitnessError):
@@ -43,8 +45,12 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         genesis = ledger.find(bytes.fromhex(run))
         if genesis is None:
             raise ReleaseMissing(f"the run {run[:16]}… of the release is not in this ledger")
-        chain = _chain(ledger, genesis, step, release)
+        status = newest_status(ledger, checkpoint.size)
+        if status is not None and status < genesis:
+            status = None  # it says nothing of a run that began after it
+        chain = _chain(ledger, genesis, step, release, status)
         chosen = {release, genesis, *chain, *_datasets(ledger, genesis, chain), *_about(ledger, genesis)}
+        chosen |= set() if status is None else {status}
         entries = [
             bundle.LoggedEntry(
                 entry=jcs.parse(ledger.entry(index)),
@@ -56,12 +62,14 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         ]
         history = _history(ledger, genesis, chain)
         anchors = _anchors(ledger, chosen, checkpoint.size)
+        opened = None if status is None else prove_run(ledger, status, run, checkpoint.size)
     made = bundle.Provenance(
         anchors=anchors or None,
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,
         history=history,
+        status=opened,
         weights=[
             bundle.TensorLeaf(
                 bytes=leaf.nbytes, digest=leaf.digest, dtype=leaf.dtype, name=leaf.name, shape=list(leaf.shape)
@@ -78,7 +86,7 @@ def _column(ledger: Ledger, query: str, *parameters: Any) -> list[int]:
     return [int(row[0]) for row in ledger.connection.execute(query, parameters)]
 
 
-def _chain(ledger: Ledger, genesis: int, step: int, release: int) -> list[int]:
+def _chain(ledger: Ledger, genesis: int, step: int, release: int, status: int | None) -> list[int]:
     """Log indexes of the run's entries that the bundle holds, but the genesis, in the order of the run."""
     chosen = set(_column(ledger, "SELECT entry FROM steps WHERE run = ? AND step = ?", genesis, step))
     chosen |= set(_column(ledger, "SELECT entry FROM states WHERE run = ? AND step = ?", genesis, step))
@@ -87,7 +95,10 @@ def _chain(ledger: Ledger, genesis: int, step: int, release: int) -> list[int]:
         "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, step)
     )
     chosen |= {int(entry) for entry in {row[0]: row[2] for row in measured}.values()}
-    return sorted(index for index in chosen if index < release)
+    chosen = {index for index in chosen if index < release}
+    if status is not None:  # it lists all evals before it, whatever their step
+        chosen |= set(_column(ledger, "SELECT entry FROM evals WHERE run = ? AND entry < ?", genesis, status))
+    return sorted(chosen)
 
 
 def _datasets(ledger: Ledger, genesis: int, chain: Sequence[int]) -> set[int]:
@@ -98,9 +109,8 @@ def _datasets(ledger: Ledger, genesis: int, chain: Sequence[int]) -> set[int]:
 
 
 def _about(ledger: Ledger, genesis: int) -> set[int]:
-    """Keys, the newest status, and all that auditors said about the run."""
+    """Keys, and all that auditors said about the run."""
     chosen = set(_column(ledger, "SELECT entry FROM log WHERE kind = 'key'"))
-    chosen |= set(_column(ledger, "SELECT entry FROM log WHERE kind = 'status' ORDER BY entry DESC LIMIT 1"))
     chosen |= set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
     return chosen | set(_column(ledger, "SELECT entry FROM audits WHERE run = ?", genesis))
 

@@ -78,6 +78,8 @@ class Rules(_Strict):
     max_open_intents: Annotated[int, Field(ge=0, le=1_000)] = 0
     min_audited_steps: Annotated[int, Field(ge=1)] | None = None
     min_audited_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    require_status: bool = False
+    max_status_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
     max_checkpoint_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
     trainers: list[Hex64] | None = None
     publishers: list[Hex64] | None = None

@@ -32,6 +32,7 @@ from bitwitness.ledger.store import Ledger
 from . import bundle, weights
 from .collect import collect
 from .folder import Folder
+from .status import append_status
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -124,6 +125,7 @@ def register(
             if license is not None:
                 predicate["license"] = license
             index, version = _release(ledger, publisher, predicate, folder)
+            append_status(ledger, log)
             try:
                 provenance = collect(ledger, index, cosign(ledger, ledger.sign_checkpoint(log)), leaves).encode()
                 _write_synced(temporary / bundle.FILE_NAME, provenance)

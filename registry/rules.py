@@ -23,9 +23,12 @@ _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
 def policy_checks(
-    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, now: datetime
+    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, status: Entry | None, now: datetime
 ) -> list[Check]:
-    """One POLICY check per rule that is set, and always one about audits. ``signed`` is the opened checkpoint."""
+    """One POLICY check per rule that is set, and always one about audits.
+
+    ``signed`` is the opened checkpoint, ``status`` the `status` entry that lists what the bundle holds.
+    """
     rules, quorum = policy.rules, policy.quorum
     checks = audit_checks(lineage, rules)
     if quorum is not None:
@@ -33,7 +36,16 @@ def policy_checks(
     release, genesis = lineage.release, lineage.genesis
     if rules.max_checkpoint_age is not None:
         seen = None if quorum is None else quorum.witnessed_at(signed)
-        checks.append(_age(_newest(entries) if seen is None else _instant(seen), rules.max_checkpoint_age, now))
+        newest = _newest(entries) if seen is None else _instant(seen)
+        checks.append(_age("checkpoint-age", newest, rules.max_checkpoint_age, now))
+    complete, said = _completeness(lineage, status)
+    if rules.require_status:
+        checks.append(Check("require-status", complete, said, "POLICY"))
+    if rules.max_status_age is not None:
+        if status is None:
+            checks.append(Check("status-age", False, "no status entry of the log is in the bundle", "POLICY"))
+        else:
+            checks.append(_age("status-age", _time(status), rules.max_status_age, now))
     if rules.trainers is not None:
         signers = {entry.envelope.keyid for entry in (genesis, *lineage.chain)}
         checks.append(_allowed("trainers", "trainer key", signers, rules.trainers))
@@ -53,12 +65,16 @@ def policy_checks(
     return checks
 
 
-def assurance_checks(lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note) -> list[Check]:
-    """What the proofs do not say: who else saw this log, and whether something was revoked since."""
+def assurance_checks(
+    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, status: Entry | None
+) -> list[Check]:
+    """What the proofs do not say: who else saw this log, whether something was left out, or revoked since."""
     witnessed, said = witness_line(policy.quorum, signed)
     if not witnessed and policy.quorum is not None:
         said = "self-asserted: no quorum cosigned the checkpoint, so only the log itself says that others see the same"
     checks = [Check("witnesses", witnessed or None, said, "ASSURANCE", required=False)]
+    complete, said = _completeness(lineage, status)
+    checks.append(Check("completeness", complete or None, said, "ASSURANCE", required=False))
     checks.append(_revocations(lineage, entries))
     if lineage.genesis.predicate["init"]["kind"] != "seeded":
         kind = lineage.genesis.predicate["init"]["kind"]
@@ -74,12 +90,29 @@ def assurance_checks(lineage: Lineage, entries: Sequence[Entry], policy: Policy,
     return checks
 
 
+def _completeness(lineage: Lineage, status: Entry | None) -> tuple[bool, str]:
+    """Whether the log itself says that the bundle holds every audit of the run up to after the release."""
+    if status is None:
+        return False, (
+            "audits are known only as far as the bundle tells them: it holds no status entry of the log to check "
+            "that none was left out"
+        )
+    if status.index < lineage.release.index:
+        return False, f"audits are known only up to {status}, which the log signed before the release"
+    return True, f"as of {status.predicate['time']} ({status}), the bundle holds every audit and announced audit"
+
+
 def eval_line(lineage: Lineage) -> str:
-    """What the run measured on its states, in one line."""
+    """What the run last measured on each dataset at or before the released step, in one line."""
+    measured = sorted(
+        (entry for entry in lineage.evals if entry.predicate["step"] <= lineage.step),
+        key=lambda entry: (entry.predicate["step"], entry.index),
+    )
+    last = {entry.predicate["dataset"]["entry"]: entry for entry in measured}
     parts = [
         f"step {entry.predicate['step']} on {entry.predicate['dataset']['name']}: "
         f"{f64_from_hex(entry.predicate['computed']['mean']):.4f} nats per token"
-        for entry in lineage.evals
+        for entry in last.values()
     ]
     return "; ".join(parts) or "none recorded for the released step"
 
@@ -94,23 +127,16 @@ def _instant(seconds: int) -> datetime:
     return datetime.fromtimestamp(min(seconds, _LAST_SECOND), UTC)
 
 
-def _age(newest: datetime, days: int, now: datetime) -> Check:
+def _age(name: str, newest: datetime, days: int, now: datetime) -> Check:
     if newest > now + _CLOCK_SKEW:
-        return Check(
-            "checkpoint-age",
-            None,
-            f"the newest time is {newest:%Y-%m-%d}, in the future: check the clock",
-            "POLICY",
-        )
+        detail = f"the newest time is {newest:%Y-%m-%d}, in the future: check the clock"
+        return Check(name, None, detail, "POLICY")
+    what = "status" if name == "status-age" else "checkpoint"
     if now - newest <= timedelta(days=days):
-        return Check(
-            "checkpoint-age",
-            True,
-            f"the checkpoint is as new as {newest:%Y-%m-%d}, {days} days are allowed",
-            "POLICY",
-        )
-    detail = f"nothing in the bundle is newer than {newest:%Y-%m-%d}; at most {days} days are allowed"
-    return Check("checkpoint-age", False, detail, "POLICY")
+        detail = f"the {what} is as new as {newest:%Y-%m-%d}, {days} days are allowed"
+        return Check(name, True, detail, "POLICY")
+    detail = f"the {what} is no newer than {newest:%Y-%m-%d}, as far as the bundle tells; {days} days are allowed"
+    return Check(name, False, detail, "POLICY")
 
 
 def _revocations(lineage: Lineage, entries: Sequence[Entry]) -> Check:

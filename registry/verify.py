@@ -22,7 +22,7 @@ from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.note import Note
 from bitwitness.ledger.verify import KeyRing
 
-from . import bundle, evidence, lineage, rules, weights
+from . import bundle, completeness, evidence, lineage, rules, weights
 from .anchors import check_anchors
 from .checks import Category, Check
 from .folder import Folder, FolderRefused
@@ -97,12 +97,12 @@ def _examine(folder: Folder, policy: Policy, now: datetime, verdict: Verdict) ->
     if origin is None:
         verdict.skip("release", "weights")
         return
-    traced, entries, signed = origin
+    traced, entries, signed, status = origin
     files = _read_files(folder, traced, verdict)
     _check_config(files, traced, verdict)
     _check_weights(files, read, traced, verdict)
-    verdict.checks += rules.policy_checks(traced, entries, policy, signed, now)
-    verdict.checks += rules.assurance_checks(traced, entries, policy, signed)
+    verdict.checks += rules.policy_checks(traced, entries, policy, signed, status, now)
+    verdict.checks += rules.assurance_checks(traced, entries, policy, signed, status)
 
 
 def _read_bundle(folder: Folder) -> tuple[str, bundle.Provenance]:
@@ -115,8 +115,11 @@ def _read_bundle(folder: Folder) -> tuple[str, bundle.Provenance]:
 
 def _authenticate(
     read: bundle.Provenance, policy: Policy, verdict: Verdict
-) -> tuple[lineage.Lineage, list[evidence.Entry], Note] | None:
-    """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
+) -> tuple[lineage.Lineage, list[evidence.Entry], Note, evidence.Entry | None] | None:
+    """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on.
+
+    The last item is the `status` entry that was found to list what the bundle holds, if there is one.
+    """
 
     def checkpoint_step() -> tuple[str, tuple[Checkpoint, Note]]:
         opened = evidence.open_checkpoint(read.checkpoint, policy)
@@ -157,7 +160,12 @@ def _authenticate(
     verdict.attempt("code", "CRYPTO", lambda: (_code_line(traced), True))
     verdict.attempt("evals", "CRYPTO", lambda: (rules.eval_line(traced), True))
     verdict.attempt("audits", "CRYPTO", lambda: (lineage.check_audits(traced), True))
-    return traced, entries, signed
+    status = None
+    if read.status is not None or any(entry.kind == "status" for entry in entries):
+        status = verdict.attempt(
+            "status", "CRYPTO", lambda: completeness.check_status(traced, entries, read.status, ring, checkpoint)
+        )
+    return traced, entries, signed, status
 
 
 def _code_line(traced: lineage.Lineage) -> str:

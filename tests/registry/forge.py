@@ -33,6 +33,7 @@ class Forge:
         self.original = bundle.parse((folder / bundle.FILE_NAME).read_bytes())
         self.shown = {item.index for item in self.original.entries}
         self.weights = self.original.weights
+        self.status = self.find("status") if self.original.status is not None else None
 
     def predicate(self, index: int) -> Json:
         predicate: Json = open_envelope(self.log[index]).statement["predicate"]
@@ -97,4 +98,7 @@ class Forge:
             "history": [item.model_dump() for item in self.original.history],
             "weights": [item.model_dump() for item in self.weights],
         }
+        if self.status is not None and self.status in self.shown and self.original.status is not None:
+            consistency = [node.hex() for node in merkle.consistency_proof(self.status, hashes)]
+            fields["status"] = {**self.original.status.model_dump(), "consistency": consistency}
         (self.folder / bundle.FILE_NAME).write_bytes(jcs.encode({**fields, **changes}))

@@ -27,7 +27,7 @@ def test_an_honest_model_is_verified(registered: Registered) -> None:
     assert exit_code(checks.values()) == 0
     assert {name for name, check in checks.items() if check.ok} == {
         "bundle", "checkpoint", "inclusion", "signatures", "release", "chain", "state", "data", "code", "evals",
-        "audits", "files", "config", "weights", "audit",
+        "audits", "status", "files", "config", "weights", "audit", "require-status", "completeness", "revocations",
     }  # fmt: skip
     assert checks["witnesses"] == Check("witnesses", None, checks["witnesses"].detail, "ASSURANCE", required=False)
     assert "self-asserted" in checks["witnesses"].detail

@@ -1,0 +1,97 @@
+"""Makes the log's `status` entry: what was revoked so far, and for every run the exact list of what was said of it.
+
+A bundle alone cannot show that nothing was left out. With a `status` after the release it can: the log signs, per run,
+the commitment `records/1` over all its audit-intent, audit and eval entries, so a bundle that holds back one of them no
+longer meets it (`completeness.py` checks that). `ledger model register` appends one after the release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from bitwitness.ledger import merkle
+from bitwitness.ledger.commitments import Commitment, from_leaf_hashes, run_records_leaf, tree
+from bitwitness.ledger.entries import statement
+from bitwitness.ledger.envelope import open_envelope, seal
+
+from . import bundle
+
+if TYPE_CHECKING:
+    from bitwitness.ledger.keys import Signer
+    from bitwitness.ledger.store import Ledger
+
+RECORDS = ("audit-intent", "audit", "eval")
+
+
+def append_status(ledger: Ledger, log: Signer) -> int:
+    """Append the status of the ledger as it stands and return its index; if the last entry is one, that stands."""
+    previous = newest_status(ledger, ledger.size)
+    if previous == ledger.size - 1:
+        return previous
+    earlier = {} if previous is None else _predicate(ledger, previous)
+    sequence = ledger.connection.execute("SELECT max(sequence) + 1 FROM statuses").fetchone()[0] or 0
+    predicate = {
+        "signer": log.keyid,
+        "sequence": sequence,
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "ledger": Commitment("ledger/1", ledger.size, ledger.root().hex()).to_json(),
+        "revoked_keys": _ended_keys(ledger),
+        "revoked_releases": list(earlier.get("revoked_releases", [])),
+        "runs": tree("runs/1", _leaves(run_records(ledger, ledger.size))).to_json(),
+    }
+    (index,) = ledger.append([seal(statement("status", None, predicate), log)])
+    return index
+
+
+def newest_status(ledger: Ledger, size: int) -> int | None:
+    """The index of the last `status` among the first ``size`` entries."""
+    query = "SELECT max(entry) FROM log WHERE kind = 'status' AND kind <> 'step' AND entry < ?"
+    found = ledger.connection.execute(query, (size,)).fetchone()[0]
+    return None if found is None else int(found)
+
+
+def run_records(ledger: Ledger, size: int) -> dict[str, Commitment]:
+    """Per run begun in the first ``size`` entries, ascending by id: what they say of it, in ledger order."""
+    listed: dict[str, list[bytes]] = {
+        str(row[0]): [] for row in ledger.connection.execute("SELECT hash FROM runs WHERE entry < ?", (size,))
+    }
+    marks = ", ".join("?" * len(RECORDS))
+    query = (
+        "SELECT runs.hash, leaf_hash FROM log JOIN runs ON runs.entry = log.run JOIN entries ON idx = log.entry"
+        f" WHERE log.kind IN ({marks}) AND log.kind <> 'step' AND log.entry < ? ORDER BY log.entry"
+    )
+    for run, leaf in ledger.connection.execute(query, (*RECORDS, size)):
+        listed[run].append(bytes(leaf))
+    return {run: from_leaf_hashes("records/1", listed[run]) for run in sorted(listed)}
+
+
+def prove_run(ledger: Ledger, status: int, run: str, size: int) -> bundle.StatusProof:
+    """The proofs that the status entry at ``status`` speaks of this run, and of the log whose first ``size`` count."""
+    records = run_records(ledger, status)
+    hashes = [merkle.leaf_hash(leaf) for leaf in _leaves(records)]
+    position = list(records).index(run)
+    return bundle.StatusProof(
+        consistency=[node.hex() for node in ledger.consistency_proof(status, size)],
+        position=position,
+        proof=[node.hex() for node in merkle.inclusion_proof(position, hashes)],
+    )
+
+
+def _leaves(records: Mapping[str, Commitment]) -> list[bytes]:
+    return [run_records_leaf(run, commitment) for run, commitment in records.items()]
+
+
+def _ended_keys(ledger: Ledger) -> list[dict[str, Any]]:
+    """Every key that was revoked or replaced, by keyid, and the first entry from which it no longer counts."""
+    rows = ledger.connection.execute(
+        "SELECT keys.keyid, min(from_index) FROM key_revocations JOIN keys ON keys.entry = key_revocations.key"
+        " GROUP BY keys.keyid ORDER BY keys.keyid"
+    )
+    return [{"keyid": keyid, "from": first} for keyid, first in rows]
+
+
+def _predicate(ledger: Ledger, index: int) -> Mapping[str, Any]:
+    predicate: Mapping[str, Any] = open_envelope(ledger.entry(index)).statement["predicate"]
+    return predicate
