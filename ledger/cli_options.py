@@ -86,7 +86,7 @@ def new_passphrase(file: Path | None = None) -> bytes:
     first = _ask("New passphrase: ")
     if _ask("Again: ") != first:
         raise BitwitnessError("the two passphrases differ; nothing was made")
-    return first.encode("utf-8")
+    return first.encode("utf-8", "surrogateescape")
 
 
 def _ask(text: str) -> str:

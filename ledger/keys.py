@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +21,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from . import jcs
 from ._edwards import check_point
 from .errors import BadKey, BitwitnessError, JsonError, KeyFileError, SignatureError, WrongPassphrase
+from .regular_file import open_regular, read_regular
 
 ROLES = ("root", "log", "trainer", "auditor", "publisher", "witness")
 ALGORITHM = "ed25519"
 PASSPHRASE_VARIABLE = "BITWITNESS_PASSPHRASE"
 MAX_KEY_FILE = 64 * 1024
+MEMORY_SUFFIX = ".head"
 
 PassphraseSource = Callable[[], bytes]
 
@@ -77,6 +78,8 @@ class Signer:
     role: str
     public: PublicKey
     _key: Ed25519PrivateKey = field(repr=False, compare=False)
+    memory: Path | None = field(default=None, repr=False, compare=False)
+    """Where a log key remembers what it has signed (log_memory.py); None for a key that comes from no file."""
 
     def __post_init__(self) -> None:
         _check_role(self.role)
@@ -87,8 +90,8 @@ class Signer:
         return cls._wrap(role, Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
-    def _wrap(cls, role: str, key: Ed25519PrivateKey) -> Signer:
-        return cls(role, PublicKey(key.public_key().public_bytes_raw()), key)
+    def _wrap(cls, role: str, key: Ed25519PrivateKey, memory: Path | None = None) -> Signer:
+        return cls(role, PublicKey(key.public_key().public_bytes_raw()), key, memory)
 
     @property
     def keyid(self) -> str:
@@ -124,6 +127,10 @@ def save(signer: Signer, path: Path | str, passphrase: bytes | None = None) -> N
         "role": signer.role,
     }
     public = public_path(path)
+    if path == public:
+        raise KeyFileError(
+            path, "the public key takes this name; give the private key another, as FILE.pem"
+        )
     if public.exists():
         raise KeyFileError(public, "this file exists; a key is never overwritten")
     _write_new(path, pem, 0o600)
@@ -136,8 +143,11 @@ def save(signer: Signer, path: Path | str, passphrase: bytes | None = None) -> N
 
 
 def public_path(path: Path | str) -> Path:
-    """Where the public half of the private key file `path` stands."""
-    return Path(path).with_suffix(".pub")
+    """Where the public half of the private key file `path` stands. Raises KeyFileError if `path` names no file."""
+    path = Path(path)
+    if path.name in ("", ".."):
+        raise KeyFileError(path, "this names no file")
+    return path.with_suffix(".pub")
 
 
 def load_private(path: Path | str, passphrase: PassphraseSource | None = None) -> Signer:
@@ -167,7 +177,7 @@ def load_private(path: Path | str, passphrase: PassphraseSource | None = None) -
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyFileError(path, "not an Ed25519 key")
     role, public = load_public(public_path(path))
-    signer = Signer._wrap(role, key)
+    signer = Signer._wrap(role, key, path.with_suffix(MEMORY_SUFFIX) if role == "log" else None)
     if signer.public != public:
         raise KeyFileError(public_path(path), f"this is not the public half of {path.name}")
     return signer
@@ -177,8 +187,7 @@ def load_public(path: Path | str) -> tuple[str, PublicKey]:
     """Read a `.pub` file: (role, key). Raises KeyFileError."""
     path = Path(path)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_KEY_FILE + 1)
+        data = read_regular(path, MAX_KEY_FILE)
     except OSError as error:
         raise KeyFileError(path, _os_reason(error)) from None
     try:
@@ -199,7 +208,8 @@ def load_public(path: Path | str) -> tuple[str, PublicKey]:
 def passphrase_from_env(variable: str = PASSPHRASE_VARIABLE) -> PassphraseSource | None:
     """A source that reads the environment, or None where the variable is not set."""
     value = os.environ.get(variable)
-    return None if value is None else lambda: value.encode("utf-8")
+    # The very bytes of the variable, which need not be UTF-8.
+    return None if value is None else lambda: os.fsencode(value)
 
 
 def passphrase_from_file(path: Path | str) -> PassphraseSource:
@@ -213,7 +223,7 @@ def passphrase_from_file(path: Path | str) -> PassphraseSource:
 
 def passphrase_from_prompt(ask: Callable[[str], str], text: str) -> PassphraseSource:
     """A source that asks a person, `ask` being getpass.getpass or the like."""
-    return lambda: ask(text).encode("utf-8")
+    return lambda: ask(text).encode("utf-8", "surrogateescape")
 
 
 def _check_role(role: object) -> None:
@@ -244,10 +254,8 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 def _read_private_bytes(path: Path) -> bytes:
     """Read a secret; the mode is taken from the opened file, so it cannot be swapped in between."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                raise KeyFileError(path, "not a regular file")
             if os.name == "posix" and info.st_mode & 0o077:
                 raise KeyFileError(path, "others can read this file; run: chmod 600 " + str(path))
             data = file.read(MAX_KEY_FILE + 1)

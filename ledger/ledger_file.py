@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from . import schema
 from .errors import BitwitnessError, FoundWrong
+from .regular_file import open_regular
 
 
 class LedgerNotFound(BitwitnessError):
@@ -92,7 +93,7 @@ def set_durable(connection: sqlite3.Connection) -> None:
 def check_header(path: Path) -> None:
     """Tell a missing, foreign or cut file before SQLite does so in its own words."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             header = file.read(100)
             length = file.seek(0, 2)
     except FileNotFoundError:

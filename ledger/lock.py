@@ -5,8 +5,11 @@ The lock belongs to the process and goes with it, however it ends; the file that
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
+import stat
 import weakref
 from pathlib import Path
 
@@ -40,10 +43,15 @@ class WriterLock:
         real = database.resolve()
         self._path = real.with_name(real.name + ".lock")
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self._path, _FLAGS, 0o644)
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise _not_a_lock(self._path) from None
             raise LedgerReadOnly(database, (error.strerror or str(error)).lower()) from None
         try:
+            # Whoever can put a file there must not have another file emptied through it.
+            if not _is_lock(self._descriptor):
+                raise _not_a_lock(self._path)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid = _read_pid(self._descriptor)
@@ -66,6 +74,24 @@ class WriterLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+# Never through a symlink, nor waiting for a FIFO's other end.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_MAX_LOCK = 32
+_PID = re.compile(rb"[0-9]+\n?")
+
+
+def _is_lock(descriptor: int) -> bool:
+    """A regular file that holds a process id or nothing."""
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode) or info.st_size > _MAX_LOCK:
+        return False
+    return info.st_size == 0 or _PID.fullmatch(os.pread(descriptor, _MAX_LOCK, 0)) is not None
+
+
+def _not_a_lock(path: Path) -> BitwitnessError:
+    return BitwitnessError(f"{path} is in the way: it is not the lock file of a ledger; move it elsewhere")
 
 
 _HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()

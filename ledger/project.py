@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from . import keys
+from . import keys, project_init
+from ._fields import ORIGIN
 from .checkpoint import default_origin
-from .errors import BitwitnessError, KeyFileError
+from .errors import BitwitnessError, EntryError, KeyFileError
 from .key_entries import enrolment
 from .keys import PassphraseSource, Signer
 from .note import Verifier
@@ -36,6 +37,7 @@ _FILES = (
     "run.toml",
     *(f"{PATHS['ledger']}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")),
     *(f"{PATHS['keys']}/{role}{suffix}" for role in ROLES for suffix in (".pem", ".pub")),
+    f"{PATHS['keys']}/log{keys.MEMORY_SUFFIX}",
 )
 
 
@@ -89,33 +91,38 @@ class Project:
         Raises BitwitnessError.
         """
         folder = Path(folder).absolute()
+        if origin is not None:
+            check_origin(origin)
         project = cls(folder, {name: folder / path for name, path in PATHS.items()})
-        _refuse_existing(folder, _FILES)
         try:
-            project._fill(passphrase, origin)
-        except BaseException as error:
-            for name in _FILES:  # none of them was there before
-                (folder / name).unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                reason = (error.strerror or str(error)).lower()
-                raise BitwitnessError(f"{error.filename or folder}: {reason}") from None
-            raise
+            with project_init.alone(folder):
+                project_init.clear(folder, CONFIG)
+                _refuse_existing(folder, _FILES)
+                with project_init.stage(folder) as stage:
+                    cls(stage, {name: stage / path for name, path in PATHS.items()})._fill(passphrase, origin)
+                    # The configuration comes last, since it is what makes the folder a project.
+                    project_init.put_in_place(stage, folder, (CONFIG,))
+                os.chmod(project.keys_dir, 0o700)
+        except FileExistsError as error:
+            raise _exists(Path(error.filename2 or error.filename)) from None
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise BitwitnessError(f"{error.filename or folder}: {reason}") from None
         return project
 
     def _fill(self, passphrase: bytes | None, origin: str | None) -> None:
-        for folder in (self.root, self.keys_dir, self.data_dir, self.runs_dir, self.models_dir):
-            folder.mkdir(parents=True, exist_ok=True)
-        os.chmod(self.keys_dir, 0o700)
+        for folder in (self.keys_dir, self.data_dir, self.runs_dir, self.models_dir):
+            folder.mkdir()
         signers = {role: keys.generate(role) for role in ROLES}
         for role, signer in signers.items():
             keys.save(signer, self.key_path(role), passphrase)
-        origin = origin or default_origin(signers["log"].public)
+        log = replace(signers["log"], memory=self.key_path("log").with_suffix(keys.MEMORY_SUFFIX))
+        origin = origin or default_origin(log.public)
         with Ledger.create(self.ledger_path, origin) as ledger:
             ledger.append([enrolment(signers["root"], signers[role].public, role) for role in ROLES])
-            ledger.sign_checkpoint(signers["log"])
+            ledger.sign_checkpoint(log)
         _write_new(self.trust_path, self.trust_policy_text(origin, signers))
         _write_new(self.root / "run.toml", _template("run.toml"))
-        # Last, since it is what makes the folder a project.
         _write_new(self.config, _template(CONFIG))
 
     @classmethod
@@ -136,7 +143,7 @@ class Project:
         for name, value in given.items():
             if name not in PATHS:
                 raise ProjectError(path, f"unknown key paths.{name}")
-            if not isinstance(value, str) or not value:
+            if not isinstance(value, str) or not value or "\0" in value:
                 raise ProjectError(path, f"paths.{name} is not a path")
         return cls(folder, {name: folder / given.get(name, default) for name, default in PATHS.items()})
 
@@ -183,8 +190,18 @@ class Project:
         return signer
 
     def open_ledger(self, *, writable: bool = False) -> Ledger:
-        """Open the project's ledger; see Ledger.open."""
-        return Ledger.open(self.ledger_path, writable=writable)
+        """Open the project's ledger; see Ledger.open.
+
+        One that no longer extends what the log key has signed is not opened for writing (LogRolledBack).
+        """
+        ledger = Ledger.open(self.ledger_path, writable=writable)
+        if writable:
+            try:
+                ledger.check_memory(self.key_path("log").with_suffix(keys.MEMORY_SUFFIX))
+            except BaseException:
+                ledger.close()
+                raise
+        return ledger
 
     @staticmethod
     def trust_policy_text(origin: str, signers: Mapping[str, Signer]) -> str:
@@ -202,12 +219,22 @@ def config_text() -> str:
     return _template(CONFIG)
 
 
+def check_origin(origin: str) -> None:
+    """A log's name as entries and notes may hold it. Raises BitwitnessError."""
+    try:
+        ORIGIN.validate(origin, "origin")
+    except EntryError as error:
+        raise BitwitnessError(f"--origin: {error}") from None
+
+
 def _refuse_existing(folder: Path, names: tuple[str, ...]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise BitwitnessError(f"{folder} is a file; give `ledger init` a folder")
     for name in names:
-        if (folder / name).exists():
-            raise BitwitnessError(f"{folder / name} exists; `ledger init` replaces nothing, give it another folder")
+        if os.path.lexists(folder / name):
+            raise _exists(folder / name)
+
+
+def _exists(path: Path) -> BitwitnessError:
+    return BitwitnessError(f"{path} exists; `ledger init` replaces nothing, give it another folder")
 
 
 def _template(name: str) -> str:

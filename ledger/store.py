@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import derived, derived_schema, log_keys, merkle, nodes, schema, sealed
+from . import derived, derived_schema, log_keys, log_memory, merkle, nodes, schema, sealed
 from .admission import Admission
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
@@ -36,6 +36,7 @@ from .lock import WriterLock
 from .note import Note, parse_note, signature_line
 from .run_tail import RunTail
 from .sealed import Sealed
+from .tail_check import TailCheck
 
 __all__ = ["Ledger", "LedgerDamaged", "LedgerFull", "LedgerNotFound", "NoSuchEntry", "NotALedger"]
 
@@ -60,6 +61,7 @@ class Ledger:
         self._connection = connection
         self._lock = lock
         self._tree: merkle.Frontier | None = None
+        self._own = 0  # the first entry that this process appended itself
         self._derivation = Derivation(connection)
         self._admission = Admission(connection)
         with self._reporting():
@@ -335,7 +337,8 @@ class Ledger:
         """Sign the tree as it stands, store the note and return it. If it is signed already, return what is stored.
 
         `others` sign, too: the key that this one has replaced, once. Refuses to sign a tree that does not extend the
-        newest stored checkpoint (LedgerDamaged), and with a key that does not count (see log_keys).
+        newest stored checkpoint (LedgerDamaged) or whatever the key remembers that it has signed (LogRolledBack), or
+        whose entries since then are not sound (see tail_check), and with a key that does not count (see log_keys).
         """
         size = self._writing().size
         for item in (signer, *others):
@@ -348,7 +351,15 @@ class Ledger:
             before = newest.size
         with self._reporting():
             log_keys.check_signers(self._connection, before, size, (item.keyid for item in (signer, *others)))
-        body = Checkpoint(self.origin, size, self.root(size)).format()
+            root = self._writing().root()
+            TailCheck(self.path, self._connection, self.origin, self.node, self._own).check(
+                size, root, (signer, *others)
+            )
+        head = log_memory.Head(self.origin, size, root)
+        for item in (signer, *others):
+            if item.memory is not None:
+                log_memory.remember(item.memory, head, lambda before: self.consistency_proof(before, size))
+        body = Checkpoint(self.origin, size, root).format()
         lines = tuple(signature_line(body, self.origin, item) for item in (signer, *others))
         if latest is not None:
             stored = parse_note(latest)
@@ -357,6 +368,12 @@ class Ledger:
         note = Note(body, lines).format()
         self._insert_checkpoint(size, note)
         return note
+
+    def check_memory(self, memory: Path) -> None:
+        """Whether the ledger extends what a log key remembers in this file. Raises LogRolledBack, KeyFileError."""
+        size = self.size
+        head = log_memory.Head(self.origin, size, self.root(size))
+        log_memory.check(memory, head, lambda before: self.consistency_proof(before, size))
 
     def keep_checkpoint(self, note: str) -> None:
         """Store a checkpoint that others have signed or cosigned; the caller has verified its signatures.
@@ -416,6 +433,7 @@ class Ledger:
         with self._reporting():
             size = _size(self._connection)
             self._tree = merkle.Frontier.load(size, self.node)
+            self._own = size
             if size:
                 self.entry(size - 1)
             latest = self.latest_checkpoint()

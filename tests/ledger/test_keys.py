@@ -230,6 +230,36 @@ def test_fifo_and_folder_are_refused(tmp_path: Path) -> None:
         keys.load_private(tmp_path)
 
 
+def test_a_key_file_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    keys.save(keys.generate("log"), tmp_path / "log.pem")
+    os.mkfifo(tmp_path / "fifo.pem", 0o600)
+    (tmp_path / "zero.pem").symlink_to("/dev/zero")
+    for name in ("fifo.pem", "zero.pem"):
+        for read in (keys.load_private, keys.load_public, lambda path: keys.passphrase_from_file(path)()):
+            with pytest.raises(KeyFileError, match="not a regular file"):
+                read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/..", "/"])
+def test_a_key_needs_the_name_of_a_file(name: str) -> None:
+    with pytest.raises(KeyFileError, match="names no file"):
+        keys.save(keys.generate("log"), name)
+
+
+def test_a_private_key_is_not_put_where_the_public_one_goes(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="give the private key another"):
+        keys.save(keys.generate("log"), tmp_path / "log.pub")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_passphrase_variable_may_hold_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, keys.PASSPHRASE_VARIABLE, os.fsdecode(b"\xff\xfe secret"))
+    source = keys.passphrase_from_env()
+    assert source is not None and source() == b"\xff\xfe secret"
+    keys.save(keys.generate("log"), tmp_path / "log.pem", source())
+    keys.load_private(tmp_path / "log.pem", source)
+
+
 def test_failed_public_half_leaves_no_private_half(tmp_path: Path) -> None:
     (tmp_path / "log.pub").write_text("here first")
     with pytest.raises(KeyFileError, match="exists"):

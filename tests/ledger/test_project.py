@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import keys
+from bitwitness.ledger import keys, project_init
 from bitwitness.ledger.checkpoint import default_origin, open_checkpoint
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, KeyFileError, WrongPassphrase
+from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.project import CONFIG, ROLES, Project, ProjectError, ProjectNotFound
 from bitwitness.ledger.trust import load_trust
 
@@ -104,6 +108,7 @@ def test_a_project_is_found_upwards(project: Project, monkeypatch: pytest.Monkey
         ("format = 1\n[paths]\nledger = 3", "paths.ledger"),
         ("format = 1\npaths = 3", "paths"),
         ("format = ", "not readable as TOML"),
+        ('format = 1\n[paths]\nledger = "a\\u0000b"', "paths.ledger is not a path"),
         ("\xff", "not readable as TOML"),
     ],
 )
@@ -144,3 +149,86 @@ def test_encrypted_keys_need_their_passphrase(tmp_path: Path, monkeypatch: pytes
         project.signer("log")
     monkeypatch.setenv(keys.PASSPHRASE_VARIABLE, "open sesame")
     assert project.signer("log").role == "log"
+
+
+def test_an_origin_is_checked_before_anything_is_made(tmp_path: Path) -> None:
+    for origin in ("not an origin", "a+b", "", "x" * 201, "ä", "a\nb"):
+        with pytest.raises(BitwitnessError, match="--origin: ") as raised:
+            Project.create(tmp_path / "demo", origin=origin)
+        assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def init(folder: Path, *before: str) -> subprocess.Popen[str]:
+    """`ledger init` in a process of its own, after these lines of Python."""
+    code = "\n".join(
+        [
+            "import os, sys",
+            "from bitwitness.ledger import project, project_init",
+            "from bitwitness.ledger.errors import BitwitnessError",
+            *before,
+            f"try: project.Project.create({str(folder)!r})",
+            "except BitwitnessError as error: sys.exit(str(error))",
+        ]
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+
+
+def assert_sound(project: Project) -> None:
+    for role in ROLES:
+        assert project.signer(role).role == role
+    report = examine(project.ledger_path, load_trust(project.trust_path), processes=1)
+    assert report.exit_code == 0, report.to_json()
+    assert list(project.root.glob(".bitwitness*")) == []
+
+
+def test_of_several_inits_at_once_one_wins_and_the_others_take_nothing_away(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    running = [init(folder) for _ in range(4)]
+    said = [process.communicate(timeout=60)[1] for process in running]
+    assert sorted(process.returncode for process in running) == [0, 1, 1, 1], said
+    for text in filter(None, said):
+        assert "another `ledger init` is at work" in text or "exists; `ledger init` replaces nothing" in text
+    assert_sound(Project.find(folder))
+
+
+@pytest.mark.parametrize("place", ["keys/trainer.pem", "ledger.db", "run.toml", "bitwitness.toml"])
+def test_a_killed_init_is_not_in_the_way_of_the_next(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    lines = (
+        "link = project_init._link",
+        "def killed(source, place):",
+        f"    if str(place).endswith({place!r}): os.kill(os.getpid(), 9)",
+        "    link(source, place)",
+        "project_init._link = killed",
+    )
+    assert init(folder, *lines).wait(60) == -9
+    assert list(folder.glob(".bitwitness-init-*")) != []
+    project = Project.create(folder)
+    assert_sound(project)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_what_others_put_there_meanwhile_is_not_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = project_init._link
+
+    def disturbed(source: Path, place: Path) -> None:
+        if place.name == "run.toml":
+            place.write_text("theirs")
+        link(source, place)
+
+    monkeypatch.setattr(project_init, "_link", disturbed)
+    with pytest.raises(BitwitnessError, match=r"run\.toml exists"):
+        Project.create(tmp_path / "demo")
+    files = [path for path in (tmp_path / "demo").rglob("*") if path.is_file()]
+    assert [path.read_text() for path in files] == ["theirs"]
+
+
+def test_init_where_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(project_init.os, "link", unable)
+    assert_sound(Project.create(tmp_path / "demo"))

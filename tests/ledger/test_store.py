@@ -602,3 +602,42 @@ def test_a_ledger_that_cannot_be_locked_is_told(path: Path) -> None:
     lock.mkdir()
     with pytest.raises(LedgerReadOnly, match="is a directory"):
         Ledger.open(path, writable=True)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "fifo", "file"])
+def test_what_stands_in_place_of_the_lock_is_not_touched(path: Path, tmp_path: Path, kind: str) -> None:
+    small.create(path).close()
+    lock, other = path.with_name("ledger.db.lock"), tmp_path / "other"
+    lock.unlink()
+    other.write_text("mine")
+    if kind == "link":
+        lock.symlink_to(other)
+    elif kind == "dangling link":
+        lock.symlink_to(tmp_path / "new")
+    elif kind == "hard link":
+        lock.hardlink_to(other)
+    elif kind == "fifo":
+        os.mkfifo(lock)
+    else:
+        lock.write_text("123\nand more")
+    with pytest.raises(BitwitnessError, match="not the lock file of a ledger") as raised:
+        Ledger.open(path, writable=True)
+    assert "\n" not in str(raised.value)
+    assert other.read_text() == "mine" and not (tmp_path / "new").exists()
+    if kind == "file":
+        assert lock.read_text() == "123\nand more"
+
+
+def test_the_lock_of_a_killed_writer_is_taken_over(path: Path) -> None:
+    small.create(path).close()
+    path.with_name("ledger.db.lock").write_text("4711\n")
+    Ledger.open(path, writable=True).close()
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_ledger_that_is_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path, writable: bool) -> None:
+    os.mkfifo(tmp_path / "fifo.db")
+    (tmp_path / "zero.db").symlink_to("/dev/zero")
+    for name in ("fifo.db", "zero.db"):
+        with pytest.raises(NotALedger, match="not a regular file"):
+            Ledger.open(tmp_path / name, writable=writable)
