@@ -8,8 +8,7 @@ values come from the ledger, never from the run's folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from bitwitness.ledger import entries, merkle
 from bitwitness.ledger.code import code_commitment
@@ -21,45 +20,12 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from . import records
-from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
-from .data.reads import training_stream
+from .examiner import Examiner, UnitResult
 from .history import LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
-from .replay import Replayed, replay, stored_state
+from .record_check import Fault, check_record, require_steps
+from .run import check_threads
 from .sample import Unit, sample_seed, select, units
-from .state import State, StateMismatch, StateUnavailable, initial_state
-from .step import Tap, Workspace
 from .transcript import Transcript
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class UnitResult:
-    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers.
-
-    `reason` goes into the ledger, so it names no file and no document; `detail` is for whoever runs the audit.
-    """
-
-    unit: Unit
-    outcome: str
-    compared: tuple[int, ...] = ()
-    reason: str | None = None
-    detail: str | None = None
-    found: Json | None = None
-    differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    def to_json(self) -> Json:
-        result: Json = {
-            "cause": self.unit.cause,
-            "first": self.unit.first,
-            "last": self.unit.last,
-            "outcome": self.outcome,
-        }
-        if self.reason is not None:
-            result["reason"] = self.reason
-        if self.found is not None:
-            result["found"] = self.found
-        return result
 
 
 @dataclass(frozen=True)
@@ -103,12 +69,16 @@ def audit(
     """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
 
     Appends the intent first and the signed result last. `report` is told (steps compared, steps to compare).
-    Raises NoSuchRun, and BitwitnessError where the audit cannot begin.
+    Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, and BitwitnessError where the audit
+    cannot begin.
     """
+    check_threads(threads)
     auditor, log = project.signer("auditor"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
         history = open_verified_run(project, ledger, name)
         unfinished = history.open_intents(auditor.keyid)
+        require_steps(history)
+        faults = check_record(history, ledger.origin)
         if not history.steps:
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
         first, last = steps or (0, history.last_step)
@@ -119,8 +89,8 @@ def audit(
         intent = _announce(ledger, history, auditor, first, last, samples)
         seed = sample_seed(intent)
         chosen = _choose(history, seed, samples, steps)
-        examiner = _Examiner(project, history, threads, windows_at_once, Transcript(seed, auditor.keyid))
-        results = examiner.examine(chosen, report)
+        examiner = Examiner(project, history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults)
+        results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
         result = _overall(results)
         transcript = examiner.transcript.commit()
@@ -200,143 +170,26 @@ def _choose(history: RunHistory, seed: bytes, samples: int, steps: tuple[int, in
     return select(every, always, seed, samples)
 
 
+def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fault]) -> list[UnitResult]:
+    """Make every unit that holds a faulty step a mismatch; one that was not to be replayed joins the audit.
+
+    What a replay found stands: it says more than the record's own contradiction.
+    """
+    by_unit = {(item.unit.first, item.unit.last): item for item in results}
+    every = [(0, 0), *units(history.states, history.last_step)]
+    for first, last in every:
+        wrong = [fault for fault in faults if first <= fault.step <= last]
+        item = by_unit.get((first, last)) or UnitResult(Unit(first, last, "chosen"), "inconclusive")
+        if wrong and item.outcome != "mismatch":
+            detail = "; ".join(fault.reason for fault in wrong[:5])
+            reason, found = wrong[0].reason, wrong[0].found()
+            by_unit[first, last] = UnitResult(item.unit, "mismatch", item.compared, reason, detail, found)
+    return [by_unit[key] for key in every if key in by_unit]
+
+
 def _overall(results: list[UnitResult]) -> str:
     """A mismatch anywhere is a mismatch; a match needs every unit; else the first outcome that is not a match."""
     outcomes = [item.outcome for item in results]
     if "mismatch" in outcomes:
         return "mismatch"
     return next((outcome for outcome in outcomes if outcome != "match"), "match")
-
-
-class _Examiner:
-    """Replays units of one run, with one workspace for all of them."""
-
-    def __init__(
-        self,
-        project: Project,
-        history: RunHistory,
-        threads: int,
-        windows_at_once: int,
-        transcript: Transcript,
-    ) -> None:
-        self.history, self.transcript = history, transcript
-        self.folder = project.runs_dir / history.name
-        self.config = history.config
-        self.workspace = Workspace(self.config, threads, windows_at_once, taps=True)
-        self.stream, self.problem = self._open(project)
-
-    def _open(self, project: Project) -> tuple[WindowStream | None, _Problem | None]:
-        """Open the data, and compare what fixes the arithmetic; or say why no replay can begin."""
-        recorded = self.history.genesis["arithmetic"]
-        if recorded != records.arithmetic():
-            return None, _Problem("inconclusive", "the run was computed with another operator table")
-        try:
-            return training_stream(self.history, project.data_dir), None
-        except (DataError, DatasetDamaged) as error:
-            return None, _problem(error)
-
-    def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
-        total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
-        done, results = 0, []
-        for unit in chosen:
-            if unit.last == 0:
-                results.append(self._init(unit))
-                continue
-            before = done
-
-            def told(count: int, before: int = before) -> None:
-                report(before + count, total)
-
-            results.append(self._unit(unit, told))
-            done += unit.last - unit.first + 1
-        return results
-
-    def _init(self, unit: Unit) -> UnitResult:
-        if self.problem is not None and self.problem.outcome == "inconclusive":
-            return self.problem.of(unit)
-        try:
-            state = stored_state(self.history, self.folder, self.workspace, 0)
-        except StateMismatch as error:
-            reason = "the seed gives another initial state"
-            return UnitResult(unit, "mismatch", reason=reason, detail=str(error), found=self._found_init())
-        rope = records.rope_digest(self.workspace.cos, self.workspace.sin)
-        if rope != self.history.genesis["constants"].get("rope"):
-            return UnitResult(unit, "mismatch", reason="the rotary tables differ", found=self._found_init())
-        for name, tensor in self.workspace.layout.tensors(state.params).items():
-            self.transcript.tap(0, f"init/{name}", tensor)
-        return UnitResult(unit, "match", compared=(0,))
-
-    def _found_init(self) -> Json:
-        digest = initial_state(self.config, self.workspace.layout).commit().digest
-        return {"computed": digest, "expected": self.history.state(0).digest, "field": "weights", "step": 0}
-
-    def _unit(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
-        if self.stream is None:
-            assert self.problem is not None
-            return self.problem.of(unit)
-        compared: list[int] = []
-        try:
-            state = self._nearest(unit.first - 1)
-            for replayed in replay(self.history, state, self.workspace, self.stream, unit.last, self._tap):
-                compared.append(replayed.step)
-                report(replayed.step - unit.first + 1)
-                if replayed.differences:
-                    return self._mismatch(unit, state, replayed, tuple(compared))
-        except (DataError, DatasetDamaged, StateUnavailable, StateMismatch) as error:
-            return _problem(error).of(unit, tuple(compared))
-        return UnitResult(unit, "match", tuple(compared))
-
-    def _mismatch(self, unit: Unit, state: State, replayed: Replayed, compared: tuple[int, ...]) -> UnitResult:
-        step, fields = replayed.step, list(replayed.differences)
-        thinned = "optimizer" not in self.history.computed(step)
-        found = {
-            "computed": state.commit(optimizer=not thinned).digest,
-            "expected": self.history.state(step).digest,
-            "field": fields[0],
-            "step": step,
-        }
-        reason = f"first differs at step {step}: {', '.join(fields)}"
-        return UnitResult(unit, "mismatch", compared, reason, found=found, differences=replayed.differences)
-
-    def _nearest(self, step: int) -> State:
-        """The latest stored state up to `step` that can be read and meets the ledger, else the initial state."""
-        problem: StateUnavailable | StateMismatch | None = None
-        for candidate in sorted((n for n in self.history.states if n <= step), reverse=True):
-            try:
-                return stored_state(self.history, self.folder, self.workspace, candidate)
-            except (StateUnavailable, StateMismatch) as error:
-                problem = problem or error
-        try:
-            return stored_state(self.history, self.folder, self.workspace, 0)
-        except StateMismatch:
-            if problem is not None:
-                raise problem from None
-            raise
-
-    def _tap(self, step: int) -> Tap:
-        return lambda name, values: self.transcript.tap(step, name, values)
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Why something could not be replayed, as the ledger may say it (`reason`) and in full (`detail`)."""
-
-    outcome: str
-    reason: str
-    detail: str | None = None
-
-    def of(self, unit: Unit, compared: tuple[int, ...] = ()) -> UnitResult:
-        return UnitResult(unit, self.outcome, compared, self.reason, self.detail)
-
-
-def _problem(error: Exception) -> _Problem:
-    """Tell what was withheld, damaged or erased apart from what was computed wrong."""
-    if isinstance(error, DocumentErased):
-        return _Problem("redacted", "a document that these steps read was erased", str(error))
-    if isinstance(error, DatasetDamaged):
-        return _Problem("unavailable", "the data at hand is not what the ledger commits to", str(error))
-    if isinstance(error, DataError):
-        return _Problem("unavailable", "the data is not at hand", str(error))
-    if isinstance(error, StateMismatch):
-        return _Problem("unavailable", "the stored state at hand is not what the ledger commits to", str(error))
-    return _Problem("unavailable", "no stored state is at hand", str(error))

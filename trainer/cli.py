@@ -21,12 +21,12 @@ from bitwitness.ledger.errors import BitwitnessError
 from .audit import AuditReport
 from .audit import audit as run_audit
 from .config import load_config
+from .run import MAX_THREADS, RunResult
 from .run import Progress as StepProgress
-from .run import RunResult
 from .run import train as run_train
 
 Threads = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Worker threads; not in the bits. All cores if not given.")
+    int | None, typer.Option(min=1, max=MAX_THREADS, help="Worker threads; not in the bits. All cores if not given.")
 ]
 AtOnce = Annotated[
     int,

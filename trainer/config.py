@@ -7,7 +7,9 @@ binary64 bits, since signed JSON holds no numbers but integers.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,8 +21,12 @@ from bitwitness.ledger.jcs import f64_from_hex, f64_hex
 
 from .presets import PRESETS
 
+_SIZE_LIMIT = 1 << 20
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+Share = Annotated[int, Field(ge=1, le=2**16)]
+Side = Annotated[int, Field(ge=1, le=2**20)]
 Natural = Annotated[int, Field(ge=0, lt=2**53)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -38,12 +44,12 @@ class Section(BaseModel):
 class Model(Section):
     """A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention."""
 
-    layers: Count
-    width: Count = Field(description="of the residual stream; a multiple of heads")
-    heads: Count = Field(description="query heads; a multiple of kv_heads")
-    kv_heads: Count = Field(description="key and value heads")
-    hidden: Count = Field(description="width of the feed-forward layer")
-    vocabulary: Count = Field(description="token ids; at least the dataset's")
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    width: Side = Field(description="of the residual stream; a multiple of heads")
+    heads: Side = Field(description="query heads; a multiple of kv_heads")
+    kv_heads: Side = Field(description="key and value heads")
+    hidden: Side = Field(description="width of the feed-forward layer")
+    vocabulary: int = Field(ge=1, le=2**24, description="token ids; at least the dataset's")
     tied: bool = Field(default=True, description="embedding and head are one matrix")
     rope_theta: Positive = Field(default=10000.0, description="base of the rotary frequencies")
     norm_epsilon: Positive = Field(default=1e-5, description="of RMSNorm, inside the root")
@@ -71,9 +77,9 @@ class Data(Section):
     """Which windows a step reads: S shards of a fixed number of windows each (docs/arithmetic.md, A step)."""
 
     train: Name = Field(description="name of a dataset in the ledger")
-    window: Count = Field(description="tokens in a window")
-    shards: Count = Field(default=1, description="shards of a step, folded in the shape of an RFC 6962 tree")
-    windows_per_shard: Count = 1
+    window: Side = Field(description="tokens in a window")
+    shards: Share = Field(default=1, description="shards of a step, folded in the shape of an RFC 6962 tree")
+    windows_per_shard: Share = 1
     reset_documents: bool = Field(default=False, description="a token sees only its own document")
     held_out: Name | None = Field(default=None, description="dataset of the eval; NAME.held-out unless given")
 
@@ -155,14 +161,24 @@ class RunConfig(Section):
 def load_config(path: Path, *, name: str | None = None) -> RunConfig:
     """Read `run.toml`. `[model]` may name a preset and override its fields. Raises ConfigError."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(_read(path).decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `ledger init` writes a run.toml to start from") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from None
     if name is not None:
         table.setdefault("run", {})["name"] = name
     return parse_config(table, where=str(path))
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a regular file of at most 1 MiB. Raises ConfigError, OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO would be waited for
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SIZE_LIMIT:
+            raise ConfigError(f"{path}: not a regular file of at most {_SIZE_LIMIT >> 20} MiB")
+        return file.read(_SIZE_LIMIT)
 
 
 def parse_config(table: dict[str, Any], *, where: str) -> RunConfig:

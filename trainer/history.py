@@ -50,6 +50,8 @@ class RunHistory:
 
     def __init__(self, run: str, entries: list[Entry], about: list[Entry] | None = None) -> None:
         self.run, self.entries, self.about = run, entries, about or []
+        self.datasets: dict[str, dict[str, Any]] = {}
+        """The `dataset` entries that the genesis names, by leaf hash. Only of a run that was opened verified."""
         self.genesis = entries[0].predicate
         self.steps = {e.predicate["computed"]["step"]: e for e in entries if e.kind == "step"}
         self.states = {e.predicate["step"]: e for e in entries if e.kind == "state"}
@@ -165,19 +167,33 @@ def verified_leaves(project: Project, ledger: Ledger) -> list[bytes]:
 
 def verified_run(path: Path, leaves: list[bytes], run: str) -> RunHistory:
     """Build a run's history from the file's rows, each of which must have the verified leaf hash at its index."""
-    chain: list[Entry] = []
-    about: list[Entry] = []
     query = "SELECT idx, payload, signature FROM entries WHERE leaf_hash = ? OR instr(payload, ?) > 0 ORDER BY idx"
     try:
         with closing(connect(path)) as connection:
             rows = connection.execute(query, (bytes.fromhex(run), run)).fetchall()
+            history = _history(path, rows, leaves, run)
+            for use in history.genesis["datasets"]:
+                index = leaves.index(bytes.fromhex(use["entry"]))  # the verifier has seen that it is there
+                row = connection.execute("SELECT idx, payload, signature FROM entries WHERE idx = ?", (index,))
+                history.datasets[use["entry"]] = _verified_entry(path, row.fetchone(), leaves).predicate
+            return history
     except sqlite3.DatabaseError as error:
         raise LedgerNotVerified(f"{path} cannot be read: {error}") from None
-    for index, payload, signature in rows:
-        data = entry_bytes(payload, signature)
-        if not 0 <= index < len(leaves) or merkle.leaf_hash(data) != leaves[index]:
-            raise LedgerNotVerified(f"{path}: entry {index} was changed while the ledger was read")
-        entry = _entry(index, data)
+
+
+def _verified_entry(path: Path, row: tuple[Any, ...] | None, leaves: list[bytes]) -> Entry:
+    index, payload, signature = row if row is not None else (-1, b"", b"")
+    data = entry_bytes(payload, signature) if index >= 0 else b""
+    if not 0 <= index < len(leaves) or merkle.leaf_hash(data) != leaves[index]:
+        raise LedgerNotVerified(f"{path}: entry {index} was changed while the ledger was read")
+    return _entry(index, data)
+
+
+def _history(path: Path, rows: list[tuple[Any, ...]], leaves: list[bytes], run: str) -> RunHistory:
+    chain: list[Entry] = []
+    about: list[Entry] = []
+    for row in rows:
+        entry = _verified_entry(path, row, leaves)
         if entry.leaf_hash.hex() == run and entry.kind == "run":
             chain.append(entry)
         elif entry.predicate.get("run") == run:

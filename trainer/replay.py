@@ -6,7 +6,7 @@ ledger's. Then it is `step` and nothing else; whatever differs in `computed` is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,29 @@ def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, st
     for part in ("weights", "optimizer"):
         ours, ledgers = getattr(found, part), getattr(expected, part)
         if ours != ledgers:
-            raise StateMismatch(f"{where}: {part} root {ours.root} is not the ledger's {ledgers.root}")
+            raise StateMismatch(f"{where}: {part} root {ours.root} is not the ledger's {ledgers.root}", found.digest)
     return state
+
+
+def nearest_state(
+    history: RunHistory, run_folder: Path, workspace: Workspace, step: int, candidates: Collection[int]
+) -> tuple[State, int]:
+    """The latest stored state up to `step` that can be read and meets the ledger, else the initial state; and its step.
+
+    Raises StateUnavailable or StateMismatch where none does.
+    """
+    problem: StateUnavailable | StateMismatch | None = None
+    for candidate in sorted((n for n in candidates if 0 < n <= step), reverse=True):
+        try:
+            return stored_state(history, run_folder, workspace, candidate), candidate
+        except (StateUnavailable, StateMismatch) as error:
+            problem = problem or error
+    try:
+        return stored_state(history, run_folder, workspace, 0), 0
+    except StateMismatch:
+        if problem is not None:
+            raise problem from None
+        raise
 
 
 def replay(
@@ -113,12 +134,10 @@ def resume_state(
 ) -> tuple[State, int]:
     """Return the state after the ledger's last step, and the step of the stored state that it came from.
 
-    The newest stored state that is still on disk is used. Raises ReplayMismatch.
+    The newest stored state that can be read and meets the ledger is used, as in an audit. Raises ReplayMismatch.
     """
     last = history.last_step
-    stored = [number for number in history.states if number <= last and state_folder(run_folder, number).is_dir()]
-    origin = max(stored, default=0)
-    state = stored_state(history, run_folder, workspace, origin)
+    state, origin = nearest_state(history, run_folder, workspace, last, history.states.keys())
     for replayed in replay(history, state, workspace, stream, last):
         if replayed.differences:
             raise ReplayMismatch(replayed.step, replayed.differences)

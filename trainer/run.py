@@ -30,9 +30,13 @@ from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run, open_verified_run
+from .memory import require_memory
+from .record_check import require_record
 from .replay import resume_state
-from .state import State, StateCommitment, initial_state, save_state, state_folder
+from .state import State, StateCommitment, initial_state, remove_leftovers, save_state, state_folder
 from .step import NotFinite, StepRecord, Workspace, step
+
+MAX_THREADS = 256
 
 
 class RunNameTaken(BitwitnessError):
@@ -111,6 +115,7 @@ def train(
     Raises RunNameTaken, RunFinished, NotFinite (after a signed `halt`), ReplayMismatch when a resumed run does
     not meet its own ledger, and the errors of data, ledger and keys.
     """
+    check_threads(threads)
     trainer, log = project.signer("trainer"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
         existing = open_run(ledger, config.run.name, missing_ok=True)
@@ -128,12 +133,15 @@ def train(
             )
         if existing is not None:
             existing = open_verified_run(project, ledger, config.run.name)
+            require_record(existing, ledger.origin)
+        require_memory(config, windows_at_once)
         data = Dataset.open(project.data_dir, config.data.train)
         _check_vocabulary(data, config)
         stream = WindowStream(data, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
         held_out = _held_out(project, config)
         workspace = Workspace(config, threads, windows_at_once)
         session = _Session(project, ledger, config, workspace, stream, held_out, trainer, log, report)
+        remove_leftovers(session.folder)
         with _stop_signals() as stop:
             if existing is None:
                 state = initial_state(config, workspace.layout)
@@ -141,6 +149,12 @@ def train(
             else:
                 state, writer = _resume(session, existing)
             return _loop(session, state, writer, stop)
+
+
+def check_threads(threads: int) -> None:
+    """Raise BitwitnessError unless `threads` is a number that the executor takes."""
+    if not 1 <= threads <= MAX_THREADS:
+        raise BitwitnessError(f"threads = {threads} is not 1 to {MAX_THREADS}; set --threads")
 
 
 def _begin(session: _Session, state: State) -> RunWriter:
@@ -176,7 +190,30 @@ def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
             "step": state.control.step,
         },
     )
+    _catch_up(session, existing, state, writer)
     return state, writer
+
+
+def _catch_up(session: _Session, existing: RunHistory, state: State, writer: RunWriter) -> None:
+    """Store and evaluate the last step where the process died between its entry and those that follow it."""
+    step = state.control.step
+    if step and _stores(session.config, step):
+        if step not in existing.states:
+            _store(session, state, state.commit(), writer)
+        elif not state_folder(session.folder, step).is_dir():
+            save_state(state, state_folder(session.folder, step))
+    if _evaluates(session.config, step) and all(entry.predicate["step"] != step for entry in existing.evals):
+        commitment = existing.state(step)  # which the replay has met; thinned where the step is
+        _evaluate(session, state, commitment, writer)
+
+
+def _stores(config: RunConfig, step: int) -> bool:
+    return step % config.run.state_every == 0 or step == config.run.steps
+
+
+def _evaluates(config: RunConfig, step: int) -> bool:
+    every = config.run.eval_every
+    return bool(every) and (step % every == 0 or step == config.run.steps)
 
 
 def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> RunResult:
@@ -192,7 +229,7 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
             raise
         number = state.control.step
         last = number == config.steps
-        stores = number % config.state_every == 0 or last
+        stores = _stores(session.config, number)
         commitment = state.commit(optimizer=stores or number % config.commit_optimizer_every == 0)
         seconds = time.perf_counter() - began
         writer.append(
@@ -204,7 +241,7 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
         )
         if stores:
             _store(session, state, commitment, writer)
-        if config.eval_every and (number % config.eval_every == 0 or last):
+        if _evaluates(session.config, number):
             _evaluate(session, state, commitment, writer)
         if number % config.checkpoint_every == 0 and not last:
             session.ledger.sign_checkpoint(session.log)

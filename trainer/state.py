@@ -12,9 +12,12 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import re
 import shutil
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -22,7 +25,13 @@ from bitwitness.kernels import philox
 from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
-from bitwitness.ledger.safetensors_header import SafetensorsError, read_header, write_file
+from bitwitness.ledger.safetensors_header import (
+    HEADER_LIMIT,
+    SafetensorsError,
+    TensorEntry,
+    read_header,
+    write_file,
+)
 
 from .config import Model, RunConfig
 from .layout import Layout
@@ -36,7 +45,11 @@ class StateUnavailable(BitwitnessError):
 
 
 class StateMismatch(FoundWrong):
-    """A stored state is not the one that the ledger commits to."""
+    """A stored state is not the one that the ledger commits to. `found` is its digest, if it could be read."""
+
+    def __init__(self, message: str, found: str = "") -> None:
+        super().__init__(message)
+        self.found = found
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,27 @@ def save_state(state: State, folder: Path) -> int:
         raise BitwitnessError(f"{folder}: the state could not be stored: {error.strerror}") from None
 
 
+_TEMPORARY = re.compile(r"step-[0-9]{8,}\.tmp-([0-9]{1,9})")
+
+
+def remove_leftovers(run_folder: Path) -> None:
+    """Remove what processes that died while they stored a state left behind."""
+    for path in sorted(run_folder.glob("states/step-*.tmp-*")):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is not None and not _alive(int(match[1])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def load_state(folder: Path, layout: Layout, control: Control) -> State:
     """Read a stored state into memory. Raises StateUnavailable or StateMismatch; trust it after `commit()`."""
     state = State(layout)
@@ -156,27 +190,38 @@ def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def _load(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Fill `tensors` from a safetensors file that holds exactly them."""
+    """Fill `tensors` from a safetensors file that holds exactly them. Anything but a regular file is refused."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            view = memoryview(data)
-            try:
-                entries = {entry.name: entry for entry in read_header(view, str(path)).tensors}
-                if entries.keys() != tensors.keys():
-                    odd = min(entries.keys() ^ tensors.keys())
-                    raise StateMismatch(f"{path}: tensor {odd} is in the file or in the model, not in both")
-                for name, tensor in tensors.items():
-                    entry = entries[name]
-                    if entry.dtype != "F32" or entry.shape != tuple(tensor.shape):
-                        found, wanted = list(entry.shape), list(tensor.shape)
-                        raise StateMismatch(f"{path}: {name} is {entry.dtype} {found}, not F32 {wanted}")
-                    byte_view(tensor)[:] = view[entry.begin : entry.end]
-            finally:
-                view.release()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO would be waited for
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StateUnavailable(f"{path}: not a regular file")
+            room = HEADER_LIMIT + sum(tensor.nbytes for tensor in tensors.values())
+            if status.st_size > room + 8:
+                raise StateMismatch(f"{path}: {status.st_size} bytes are more than the model's tensors")
+            entries = _header(file, path, status.st_size)
+            if entries.keys() != tensors.keys():
+                odd = min(entries.keys() ^ tensors.keys())
+                raise StateMismatch(f"{path}: tensor {odd} is in the file or in the model, not in both")
+            for name, tensor in tensors.items():
+                entry = entries[name]
+                if entry.dtype != "F32" or entry.shape != tuple(tensor.shape):
+                    found, wanted = list(entry.shape), list(tensor.shape)
+                    raise StateMismatch(f"{path}: {name} is {entry.dtype} {found}, not F32 {wanted}")
+                file.seek(entry.begin)
+                if file.readinto(byte_view(tensor)) != tensor.nbytes:
+                    raise StateMismatch(f"{path}: {name} is cut short")
     except SafetensorsError as error:
         raise StateMismatch(str(error)) from None
     except (OSError, ValueError) as error:
         raise StateUnavailable(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _header(file: BinaryIO, path: Path, size: int) -> dict[str, TensorEntry]:
+    """The file's checked table of tensors. It is mapped for that, and read only as far as its header reaches."""
+    data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+    return {entry.name: entry for entry in read_header(data, str(path)).tensors}
 
 
 def _sync(path: Path) -> None:

@@ -9,19 +9,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import merkle
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify_rows import entry_bytes
 from bitwitness.trainer.audit import audit
-from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
+from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
+from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train
 from bitwitness.trainer.sample import Unit, draw, sample_seed, select, units
 from bitwitness.trainer.state import state_folder
+from bitwitness.trainer.step import NotFinite, NoTokens
 
 from .conftest import make_project, small_config
 
@@ -55,14 +59,14 @@ def test_the_transcript_depends_on_seed_and_not_on_threads(trained: Project, tmp
     assert first.transcript.root != second.transcript.root
 
 
-def lying_run(project: Project, patch: str) -> None:
+def lying_run(project: Project, patch: str, fields: str = "") -> None:
     """Train with an operator or a scalar that is not the one the record claims, in a process of its own."""
     code = (
         "from bitwitness.ledger.project import Project\n"
         "from bitwitness.trainer import run, step, state\n"
         "from tests.trainer.conftest import small_config\n"
         f"{patch}\n"
-        f"run.train(Project.find({str(project.root)!r}), small_config(), threads=1)\n"
+        f"run.train(Project.find({str(project.root)!r}), small_config({fields}), threads=1)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
@@ -107,6 +111,78 @@ def test_a_lie_is_found_at_its_step(project: Project, patch: str, step: int, fie
     assert found and found[0] is not None
     assert (found[0]["step"], found[0]["field"]) == (step, field)
     assert found[0]["expected"] != found[0]["computed"]
+
+
+def test_the_whole_record_is_checked_in_every_audit(project: Project) -> None:
+    lying_run(
+        project,
+        "honest = step.learning_rate\n"
+        "step.learning_rate = lambda config, update: honest(config, update) * (2.0 if update == 1 else 1.0)",
+    )
+    report = audit(project, "r", threads=2)
+    assert report.result == "mismatch"
+    found = [(item.unit.first, item.unit.last, item.found) for item in report.units if item.found is not None]
+    assert [(first, last, where["step"], where["field"]) for first, last, where in found] == [(1, 2, 1, "scalars")]
+    assert report.compared == (5, 6)
+
+
+def test_a_held_out_loss_is_computed_again(project: Project) -> None:
+    lying_run(
+        project,
+        "honest = step.Workspace.losses\n"
+        "def losses(self, *args):\n"
+        "    total, tokens = honest(self, *args)\n"
+        "    return total / 2.0, tokens\n"
+        "step.Workspace.losses = losses",
+        "eval_every=5, eval_windows=2",
+    )
+    report = audit(project, "r", threads=2)
+    assert [item.outcome for item in report.units] == ["mismatch", "mismatch"]
+    assert [item.found["field"] for item in report.units if item.found] == ["eval.mean", "eval.mean"]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (lambda: NotFinite(6, float("nan"), 1.0), "mismatch"),
+        (lambda: NoTokens("step 6: every target is ignored"), "mismatch"),
+        (lambda: KernelError("token id 999 of 257"), "mismatch"),
+        (lambda: MemoryError(), "inconclusive"),
+        (lambda: RuntimeError("can't allocate memory"), "inconclusive"),
+        (lambda: OverflowError("too large"), "inconclusive"),
+    ],
+)
+def test_whatever_happens_in_a_replay_is_an_outcome(
+    trained: Project, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception], outcome: str
+) -> None:
+    def failing(*args: object) -> None:
+        raise error()
+
+    monkeypatch.setattr("bitwitness.trainer.replay.step", failing)
+    report = audit(trained, "r", threads=1)
+    assert report.result == outcome
+    assert [item.outcome for item in report.units] == ["match", outcome]
+
+
+def test_a_run_that_does_not_fit_is_inconclusive(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitwitness.trainer.memory.available_bytes", lambda: 1000)
+    report = audit(trained, "r", threads=1)
+    assert report.result == "inconclusive"
+    assert "memory" in str(report.units[0].reason)
+
+
+def test_missing_steps_are_found_before_the_intent(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = open_verified_run
+
+    def without_step_3(*args: Any) -> RunHistory:
+        history = honest(*args)
+        kept = [e for e in history.entries if e.kind != "step" or e.predicate["computed"]["step"] != 3]
+        return RunHistory(history.run, kept, history.about)
+
+    monkeypatch.setattr("bitwitness.trainer.audit.open_verified_run", without_step_3)
+    with pytest.raises(RecordWrong, match="step 4 where step 3 is due"):
+        audit(trained, "r", threads=1)
+    assert entries_of(trained, "audit-intent") == 0
 
 
 def test_what_is_withheld_is_unavailable_and_covers_nothing(trained: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bitwitness.ledger.project import Project
 from bitwitness.trainer.config import ConfigError, config_from_ledger, load_config, parse_config
 from bitwitness.trainer.data import Dataset, WindowStream
 from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.memory import parameters as count_parameters
 from bitwitness.trainer.presets import PRESETS
 from bitwitness.trainer.run import train
 from bitwitness.trainer.schedule import learning_rate
@@ -41,6 +43,12 @@ def test_resolved_config_goes_through_the_ledger_unchanged() -> None:
         ("optimizer", "learning_rate", float("nan"), "optimizer.learning_rate"),
         ("schedule", "warmup", 99, "schedule.warmup = 99 exceeds run.steps = 6"),
         ("data", "window", None, "data.window"),
+        ("data", "window", 2**20 + 1, "data.window"),
+        ("data", "shards", 2**16 + 1, "data.shards"),
+        ("data", "windows_per_shard", 2**31 - 1, "data.windows_per_shard"),
+        ("model", "layers", 2**31 - 1, "model.layers"),
+        ("model", "hidden", 2**20 + 1, "model.hidden"),
+        ("model", "vocabulary", 2**24 + 1, "model.vocabulary"),
     ],
 )
 def test_each_fault_is_one_line_that_names_its_key(section: str, key: str, value: Any, message: str) -> None:
@@ -67,6 +75,16 @@ def test_missing_sections_and_unknown_presets(tmp_path: Path) -> None:
         load_config(path)
 
 
+def test_only_a_regular_file_of_sane_size_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "large").write_bytes(bytes(2**20 + 1))
+    for path in (Path("/dev/zero"), tmp_path / "fifo", tmp_path / "large"):
+        with pytest.raises(ConfigError, match="not a regular file of at most 1 MiB"):
+            load_config(path)
+    with pytest.raises(ConfigError, match="not readable"):
+        load_config(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("preset", "parameters"),
     [("nano", 1_019_264), ("small", 20_790_784), ("base", 123_587_328), ("open-1b", 1_607_567_360)],
@@ -74,7 +92,8 @@ def test_missing_sections_and_unknown_presets(tmp_path: Path) -> None:
 def test_presets_have_the_size_that_they_claim(preset: str, parameters: int) -> None:
     table = small_table()
     table["model"] = {"preset": preset}
-    assert Layout(parse_config(table, where="test").model).size == parameters
+    config = parse_config(table, where="test")
+    assert Layout(config.model).size == parameters == count_parameters(config)
     assert preset in PRESETS
 
 

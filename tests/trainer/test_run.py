@@ -7,21 +7,26 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.history import LedgerNotVerified, open_run
+from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.trainer.history import LedgerNotVerified, open_run, open_verified_run
+from bitwitness.trainer.memory import NotEnoughMemory
+from bitwitness.trainer.record_check import check_record
 from bitwitness.trainer.replay import ReplayMismatch
 from bitwitness.trainer.run import Progress, RunFinished, RunNameTaken, RunResult, train
-from bitwitness.trainer.state import StateMismatch, state_folder
+from bitwitness.trainer.state import state_folder
 
 from .conftest import make_project, small_config
 
 
-def run(project: Project, *, resume: bool = False, threads: int = 2, at_once: int = 0, **fields: object) -> RunResult:
+def run(project: Project, *, resume: bool = False, threads: int = 2, at_once: int = 0, **fields: Any) -> RunResult:
     return train(project, small_config(**fields), threads=threads, windows_at_once=at_once, resume=resume)
 
 
@@ -113,15 +118,61 @@ def test_names_configs_and_ends_are_checked(project: Project) -> None:
         run(project, resume=True, seed=8)
 
 
-def test_resume_refuses_a_state_that_is_not_the_ledgers(project: Project) -> None:
+def test_resume_falls_back_to_an_older_state(project: Project) -> None:
     stop_after(project, 5, signal.SIGKILL)
     path = state_folder(project.runs_dir / "r", 4) / "weights.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(StateMismatch, match="weights root"):
-        run(project, resume=True)
-    assert kinds(project)[-1] == "step"
+    assert run(project, resume=True).outcome == "completed"
+    with project.open_ledger() as ledger:
+        assert [entry.predicate["from"] for entry in open_run(ledger, "r").resumes] == [2]
+
+
+class Killed(Exception):
+    """Stands for a kill at one place."""
+
+
+@pytest.mark.parametrize(("step", "kind"), [(4, "state"), (6, "state"), (6, "eval"), (0, "eval"), (6, "end")])
+def test_what_a_kill_left_undone_is_done_by_resume(
+    project: Project, monkeypatch: pytest.MonkeyPatch, step: int, kind: str
+) -> None:
+    fields = {"eval_every": 3, "eval_windows": 2, "commit_optimizer_every": 5}
+    honest = RunWriter.append
+
+    def append(self: RunWriter, kind_now: str, predicate: Mapping[str, Any], *subject: Any) -> int:
+        if kind_now == kind and predicate["step"] == step:
+            raise Killed
+        return honest(self, kind_now, predicate, *subject)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunWriter, "append", append)
+        with pytest.raises(Killed):
+            run(project, **fields)
+    dead = project.runs_dir / "r" / "states" / "step-00000004.tmp-999999999"
+    dead.mkdir(parents=True)
+    assert run(project, resume=True, **fields).outcome == "completed"
+    assert not dead.exists()
+    found = kinds(project)
+    assert [found.count(name) for name in ("step", "state", "eval", "end")] == [6, 3, 3, 1]
+    assert state_folder(project.runs_dir / "r", 6).is_dir()
+    with project.open_ledger() as ledger:
+        assert check_record(open_verified_run(project, ledger, "r"), ledger.origin) == []
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_appended(project: Project) -> None:
+    from bitwitness.trainer.config import parse_config
+
+    from .conftest import small_table
+
+    table = small_table()
+    table["model"] |= {"width": 2**20, "hidden": 2**20, "layers": 1024, "vocabulary": 2**24}
+    with pytest.raises(NotEnoughMemory, match="GiB"):
+        train(project, parse_config(table, where="t"), threads=1)
+    with pytest.raises(BitwitnessError, match="1 to 256"):
+        run(project, threads=257)
+    with project.open_ledger() as ledger:
+        assert open_run(ledger, "r", missing_ok=True) is None
 
 
 def test_resume_believes_no_row_that_nobody_signed(project: Project) -> None:
@@ -136,7 +187,7 @@ def test_resume_believes_no_row_that_nobody_signed(project: Project) -> None:
 
 def test_resume_refuses_steps_that_do_not_replay(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(project, 5, signal.SIGKILL)
-    monkeypatch.setattr("bitwitness.trainer.step.learning_rate", lambda config, update: 1e-3)
+    monkeypatch.setattr("bitwitness.trainer.step.Workspace.update", lambda *args: None)
     with pytest.raises(ReplayMismatch, match="step 5"):
         run(project, resume=True)
 

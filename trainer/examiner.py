@@ -1,0 +1,267 @@
+"""Replaying an audit's units: one outcome each, whatever happens on the way.
+
+An intent is in the ledger by now, so nothing may escape as an error: what the chain's own data makes impossible is a
+mismatch, what this machine cannot do is inconclusive, what is not at hand is unavailable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bitwitness.kernels.errors import KernelError
+from bitwitness.ledger.commitments import Commitment
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+
+from . import records
+from .data import DataError, Dataset, DatasetDamaged, DocumentErased, WindowStream
+from .data.reads import training_stream
+from .history import RunHistory
+from .memory import NotEnoughMemory, require_memory
+from .record_check import Fault, unusual_start
+from .replay import compare, nearest_state, replay, stored_state
+from .sample import Unit
+from .state import State, StateMismatch, StateUnavailable
+from .step import NotFinite, NoTokens, Tap, Workspace
+from .transcript import Transcript
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers.
+
+    `reason` goes into the ledger, so it names no file and no document; `detail` is for whoever runs the audit.
+    """
+
+    unit: Unit
+    outcome: str
+    compared: tuple[int, ...] = ()
+    reason: str | None = None
+    detail: str | None = None
+    found: Json | None = None
+    differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        result: Json = {
+            "cause": self.unit.cause,
+            "first": self.unit.first,
+            "last": self.unit.last,
+            "outcome": self.outcome,
+        }
+        if self.reason is not None:
+            result["reason"] = self.reason.encode("ascii", "replace").decode("ascii")[:200]
+        if self.found is not None:
+            result["found"] = self.found
+        return result
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Why something could not be replayed, as the ledger may say it (`reason`) and in full (`detail`)."""
+
+    outcome: str
+    reason: str
+    detail: str | None = None
+
+    def of(self, unit: Unit, compared: tuple[int, ...] = ()) -> UnitResult:
+        return UnitResult(unit, self.outcome, compared, self.reason, self.detail)
+
+
+class Examiner:
+    """Replays units of one run, with one workspace for all of them."""
+
+    def __init__(
+        self,
+        project: Project,
+        history: RunHistory,
+        threads: int,
+        windows_at_once: int,
+        transcript: Transcript,
+        faults: list[Fault],
+    ) -> None:
+        self.history, self.transcript = history, transcript
+        self.folder = project.runs_dir / history.name
+        self.faults = list(faults)
+        """Those of the record, and what the workspace shows of the genesis."""
+        self.workspace: Workspace | None = None
+        self.stream: WindowStream | None = None
+        self.held_out: WindowStream | None = None
+        self.problem: _Problem | None = None
+        self.data_problem: _Problem | None = None
+        try:
+            self.problem = self._prepare(threads, windows_at_once)
+            if self.problem is None:
+                self.stream = training_stream(history, project.data_dir)
+                self.held_out = _held_out(project, history)
+        except Exception as error:
+            if self.workspace is None:
+                self.problem = _problem(error)
+            else:
+                self.data_problem = _problem(error)
+
+    def _prepare(self, threads: int, windows_at_once: int) -> _Problem | None:
+        """Plan the programs and compare what fixes the arithmetic; or say why no replay can begin."""
+        if self.history.genesis["arithmetic"] != records.arithmetic():
+            return _Problem("inconclusive", "the run was computed with another operator table")
+        if (start := unusual_start(self.history)) is not None:
+            return _Problem("inconclusive", start)
+        config = self.history.config
+        require_memory(config, windows_at_once)
+        self.workspace = workspace = Workspace(config, threads, windows_at_once, taps=True)
+        if records.rope_digest(workspace.cos, workspace.sin) != self.history.genesis["constants"].get("rope"):
+            digest = self.history.state(0).digest
+            self.faults.append(Fault(0, "rope", "the rotary tables differ", digest, digest))
+        return None
+
+    def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
+        total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
+        done, results = 0, []
+        for unit in chosen:
+            before = done
+
+            def told(count: int, before: int = before) -> None:
+                report(before + count, total)
+
+            results.append(self._unit(unit, told))
+            done += unit.last - unit.first + 1 if unit.last else 0
+        return results
+
+    def _unit(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
+        if self.workspace is None:
+            return (self.problem or _Problem("inconclusive", "no replay can begin")).of(unit)
+        examination = _Examination(self, self.workspace, unit)
+        try:
+            return examination.initial() if unit.last == 0 else examination.steps(report)
+        except (NotFinite, NoTokens, KernelError) as error:
+            return examination.impossible(error)
+        except Exception as error:
+            return _problem(error).of(unit, tuple(examination.compared))
+
+    def trusted_states(self) -> set[int]:
+        """The stored states that a replay may start from: those whose steps the record says nothing wrong of."""
+        return self.history.states.keys() - {fault.step for fault in self.faults}
+
+
+class _Examination:
+    """One unit being replayed, and how far it came."""
+
+    def __init__(self, examiner: Examiner, workspace: Workspace, unit: Unit) -> None:
+        self.examiner, self.workspace, self.unit = examiner, workspace, unit
+        self.history = examiner.history
+        self.compared: list[int] = []
+        self.state: State | None = None
+
+    def initial(self) -> UnitResult:
+        try:
+            state = stored_state(self.history, self.examiner.folder, self.workspace, 0)
+        except StateMismatch as error:
+            reason = "the seed gives another initial state"
+            found = self._found(0, "weights", error.found)
+            return UnitResult(self.unit, "mismatch", reason=reason, detail=str(error), found=found)
+        for name, tensor in self.workspace.layout.tensors(state.params).items():
+            self.examiner.transcript.tap(0, f"init/{name}", tensor)
+        self.state = state
+        self.compared.append(0)
+        differences = self._evaluations(state)
+        if differences:
+            return self._mismatch(0, differences)
+        return UnitResult(self.unit, "match", (0,))
+
+    def steps(self, report: Callable[[int], None]) -> UnitResult:
+        first, last = self.unit.first, self.unit.last
+        examiner = self.examiner
+        if examiner.stream is None:
+            return (examiner.data_problem or _Problem("unavailable", "the data is not at hand")).of(self.unit)
+        states = examiner.trusted_states()
+        state, _origin = nearest_state(self.history, examiner.folder, self.workspace, first - 1, states)
+        self.state = state
+        for replayed in replay(self.history, state, self.workspace, examiner.stream, last, self._tap):
+            self.compared.append(replayed.step)
+            report(replayed.step - first + 1)
+            differences = replayed.differences or self._evaluations(state)
+            if differences:
+                return self._mismatch(replayed.step, differences)
+        return UnitResult(self.unit, "match", tuple(self.compared))
+
+    def _evaluations(self, state: State) -> dict[str, tuple[Any, Any]]:
+        """Compute the held-out losses that the ledger has of this state again, where the data is at hand."""
+        held_out = self.examiner.held_out
+        recorded = [e.predicate["computed"] for e in self.history.evals if e.predicate["step"] == state.control.step]
+        if held_out is None or not recorded:
+            return {}
+        windows = min(self.history.config.run.eval_windows, held_out.count)
+        total, tokens = self.workspace.losses(state.params, held_out, range(windows))
+        found = records.evaluation(total, tokens, windows)
+        for computed in recorded:
+            if differences := compare(computed, found):
+                return {f"eval.{name}": values for name, values in differences.items()}
+        return {}
+
+    def impossible(self, error: Exception) -> UnitResult:
+        """The step after `state` cannot be computed from what the chain commits to, yet the chain has it."""
+        state = self.state
+        if state is None:
+            return _problem(error).of(self.unit)
+        step = min(state.control.step + 1, self.unit.last)
+        name = "tokens" if isinstance(error, NoTokens) else "loss"
+        digest = state.commit().digest  # of the state before the step, where the replay stopped
+        reason = f"step {step} cannot be computed: {_kind(error)}"
+        found = self._found(step, name, digest)
+        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, str(error), found)
+
+    def _mismatch(self, step: int, differences: dict[str, tuple[Any, Any]]) -> UnitResult:
+        assert self.state is not None
+        fields = list(differences)
+        thinned = step > 0 and "optimizer" not in self.history.computed(step)
+        found = self._found(step, fields[0], self.state.commit(optimizer=not thinned).digest)
+        reason = f"first differs at step {step}: {', '.join(fields)}"
+        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, found=found, differences=differences)
+
+    def _found(self, step: int, name: str, digest: str) -> Json:
+        return {"computed": digest, "expected": self.history.state(step).digest, "field": name, "step": step}
+
+    def _tap(self, step: int) -> Tap:
+        return lambda name, values: self.examiner.transcript.tap(step, name, values)
+
+
+def _held_out(project: Project, history: RunHistory) -> WindowStream | None:
+    """The checked windows of the held-out losses, or None where the run has none or the data is not at hand."""
+    use = next((use for use in history.genesis["datasets"] if use["role"] == "held-out"), None)
+    if use is None or not history.evals:
+        return None
+    expected, config = Commitment.from_json(use["dataset"], type="dataset/1"), history.config
+    try:
+        data = Dataset.open(project.data_dir, use["name"], expected=expected)
+        stream = WindowStream(data, config.data.window, config.run.seed)
+        stream.check(range(min(config.run.eval_windows, stream.count)))
+    except BitwitnessError:
+        return None
+    return stream
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, NotFinite):
+        return "loss or norm is not finite"
+    return "it has no tokens" if isinstance(error, NoTokens) else "its data does not fit the operators"
+
+
+def _problem(error: Exception) -> _Problem:
+    """Tell what was withheld, damaged or erased apart from what this machine cannot do."""
+    if isinstance(error, DocumentErased):
+        return _Problem("redacted", "a document that these steps read was erased", str(error))
+    if isinstance(error, DatasetDamaged):
+        return _Problem("unavailable", "the data at hand is not what the ledger commits to", str(error))
+    if isinstance(error, DataError):
+        return _Problem("unavailable", "the data is not at hand", str(error))
+    if isinstance(error, StateMismatch):
+        return _Problem("unavailable", "the stored state at hand is not what the ledger commits to", str(error))
+    if isinstance(error, StateUnavailable):
+        return _Problem("unavailable", "no stored state is at hand", str(error))
+    if isinstance(error, (MemoryError, NotEnoughMemory)):
+        return _Problem("inconclusive", "the replay does not fit this machine's memory", str(error) or None)
+    reason = f"this machine could not make the replay: {type(error).__name__}"
+    return _Problem("inconclusive", reason, str(error) or None)
