@@ -24,6 +24,10 @@ EXECUTABLE_SUFFIXES = frozenset(
     {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill", ".npy", ".npz", ".h5", ".keras"}
 )
 
+# All that a release may list. A loader gives meaning to files by their names, and what it would do with another
+# file (an index of shards, an adapter, a tokenizer's or a model's code) is not checked here, whoever signed it.
+RELEASE_FILES = frozenset({"config.json", "model.safetensors"})
+
 FILES_LIMIT = 1000
 
 
@@ -114,7 +118,10 @@ class Folder:
             view = memoryview(data)
             filled = 0
             while filled < len(data):
-                count = file.readinto(view[filled:])
+                try:
+                    count = file.readinto(view[filled:])
+                except OSError as error:
+                    raise FolderUnreadable(f"{self.path / name}: {error.strerror}") from error
                 if not count:
                     raise FolderRefused(f"{name} became shorter while it was read")
                 filled += count

@@ -1,7 +1,9 @@
 """Checks that `config.json` describes the model that the genesis describes.
 
 The same weights under another number of heads, epsilon or rotary base are another function, so a signed file is
-not enough: what it says must follow from the run's configuration. Written apart from the trainer's own
+not enough: every key and value in it must follow from the run's configuration. Libraries give meaning to many more
+keys than are written here (rotary scaling, sliding windows, quantization, code to load), so a key that does not follow
+is refused, whatever it is called. Written apart from the trainer's own
 `huggingface_config`, so that a slip in one shows against the other, and so that the gate needs no torch.
 """
 
@@ -14,35 +16,38 @@ from typing import Any, NoReturn
 from bitwitness.ledger.errors import FoundWrong, JsonError
 from bitwitness.ledger.jcs import f64_from_hex
 
-# Keys by which a library may be made to run code that comes with the model, or to read the weights differently.
-_REFUSED = ("auto_map", "custom_pipelines", "quantization_config", "rope_scaling")
+# The names that `torch_dtype` gives to the dtypes of safetensors.
+_TORCH_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
 class ConfigRefused(FoundWrong):
     """`config.json` does not describe the run's model; the message names the key."""
 
 
-def check_config(data: bytes, resolved: Mapping[str, Any]) -> str:
-    """Compare the bytes of `config.json` with a genesis's resolved configuration; one line if they agree."""
+def check_config(data: bytes, resolved: Mapping[str, Any], dtype: str) -> str:
+    """Compare the bytes of `config.json` with a genesis's resolved configuration; one line if they agree.
+
+    ``dtype`` is that of the release, as safetensors spells it. Exactly the expected keys are allowed.
+    """
     found = _parse(data)
-    for key in _REFUSED:
-        if found.get(key) is not None:
-            raise ConfigRefused(f"config.json has the key {key}, which the run's model does not have")
     try:
-        expected = expected_config(resolved)
+        expected = expected_config(resolved, dtype)
     except (KeyError, TypeError, ZeroDivisionError, JsonError) as error:
         # The genesis schema leaves the configuration free, so a signed one may be of another kind of model.
         raise ConfigRefused("the run's configuration does not describe a Llama-style model") from error
+    unknown = sorted(found.keys() - expected.keys())
+    if unknown:
+        raise ConfigRefused(f"config.json has the key {unknown[0][:60]!a}, which does not follow from the run")
     for key, value in expected.items():
         if key not in found:
             raise ConfigRefused(f"config.json lacks {key}")
         if type(found[key]) is not type(value) or found[key] != value:
-            raise ConfigRefused(f"config.json says {key} = {found[key]!a}, the run says {value!a}")
-    return f"config.json agrees with the run's configuration in {len(expected)} keys"
+            raise ConfigRefused(f"config.json says {key} = {str(found[key])[:60]!a}, the run says {value!a}")
+    return f"config.json follows from the run's configuration in all its {len(expected)} keys"
 
 
-def expected_config(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a Llama `config.json` must say for a run's resolved configuration (floats there are hex of their bits)."""
+def expected_config(resolved: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """All that a Llama `config.json` says for a run's resolved configuration (floats there are hex of their bits)."""
     model = resolved["model"]
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -51,6 +56,7 @@ def expected_config(resolved: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu",
         "hidden_size": model["width"],
         "intermediate_size": model["hidden"],
+        "max_position_embeddings": resolved["data"]["window"],
         "mlp_bias": False,
         "model_type": "llama",
         "num_attention_heads": model["heads"],
@@ -59,6 +65,7 @@ def expected_config(resolved: Mapping[str, Any]) -> dict[str, Any]:
         "rms_norm_eps": f64_from_hex(model["norm_epsilon"]),
         "rope_theta": f64_from_hex(model["rope_theta"]),
         "tie_word_embeddings": model["tied"],
+        "torch_dtype": _TORCH_DTYPES[dtype],
         "vocab_size": model["vocabulary"],
     }
 

@@ -25,7 +25,7 @@ from bitwitness.ledger.verify import KeyRing
 from . import bundle, completeness, evidence, lineage, rules, weights
 from .anchors import check_anchors
 from .checks import Category, Check
-from .folder import Folder, FolderRefused
+from .folder import RELEASE_FILES, Folder, FolderRefused
 from .model_config import check_config
 from .policy import Policy, load_policy
 
@@ -186,6 +186,9 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict) -> di
             raise FolderRefused("the release lists a file twice")
         wrong = [f"{name} is not listed in the release" for name in folder.names - listed.keys() - {bundle.FILE_NAME}]
         for name, item in sorted(listed.items()):
+            if name not in RELEASE_FILES:
+                wrong.append(f"{name} is none of the files that a release may hold: {', '.join(sorted(RELEASE_FILES))}")
+                continue
             try:
                 files[name] = folder.read(name, limit=item["bytes"])
             except FolderRefused as error:
@@ -208,7 +211,8 @@ def _check_config(files: Mapping[str, bytearray], traced: lineage.Lineage, verdi
     def step() -> tuple[str, bool]:
         if _CONFIG not in files:
             raise FolderRefused(f"the release lists no {_CONFIG} that could be read")
-        return check_config(bytes(files[_CONFIG]), traced.genesis.predicate["config"]), True
+        release, genesis = traced.release.predicate, traced.genesis.predicate
+        return check_config(bytes(files[_CONFIG]), genesis["config"], release["dtype"]), True
 
     verdict.attempt("config", "CRYPTO", step)
 
@@ -232,8 +236,9 @@ def _check_weights(
         listed = [
             TensorLeaf(leaf.name, leaf.dtype, tuple(leaf.shape), leaf.bytes, leaf.digest) for leaf in read.weights
         ]
-        signed = Commitment.from_json(traced.release.predicate["weights"], type="weights/1")
-        return weights.compare(weights.leaves_of(tensors), listed, signed), tensors
+        release = traced.release.predicate
+        signed = Commitment.from_json(release["weights"], type="weights/1")
+        return weights.compare(weights.leaves_of(tensors), listed, signed, release["dtype"]), tensors
 
     tensors = verdict.attempt("weights", "CRYPTO", step)
     if tensors is not None:

@@ -50,10 +50,11 @@ def leaves_of(tensors: Mapping[str, LoadedTensor]) -> list[TensorLeaf]:
         raise WeightsRefused(str(error)) from error
 
 
-def compare(found: Sequence[TensorLeaf], listed: Sequence[TensorLeaf], signed: Commitment) -> str:
+def compare(found: Sequence[TensorLeaf], listed: Sequence[TensorLeaf], signed: Commitment, dtype: str) -> str:
     """Return one line for a match; raises WeightsRefused that names every tensor that differs.
 
-    ``found`` was hashed from the files, ``listed`` is what the bundle says, ``signed`` what the release says.
+    ``found`` was hashed from the files, ``listed`` is what the bundle says, ``signed`` and ``dtype`` what the release
+    says.
     """
     if commitment_of(listed) != signed:
         if commitment_of(found) == signed:
@@ -77,6 +78,9 @@ def compare(found: Sequence[TensorLeaf], listed: Sequence[TensorLeaf], signed: C
         raise WeightsRefused("; ".join(wrong[:5]) + more)
     if commitment_of(found) != signed:
         raise WeightsRefused("the tensors do not match the signed weights root")
+    for leaf in found:
+        if leaf.dtype != dtype:
+            raise WeightsRefused(f"{leaf.name} is {leaf.dtype}, the release says that its tensors are {dtype}")
     total = sum(leaf.nbytes for leaf in found)
     return f"{len(found)} tensors, {total} bytes, root {signed.root[:16]}… recomputed from the bytes"
 

@@ -233,23 +233,31 @@ def test_list_and_show(registered: Registered) -> None:
         ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 64.0}}, "rope_parameters"),
+        ({"quantization": {"bits": 2}}, "quantization"),
+        ({"sliding_window": 1}, "sliding_window"),
+        ({"pretraining_tp": 4}, "pretraining_tp"),
+        ({"dtype": "float16"}, "'dtype'"),
+        ({"eos_token_id": None}, "eos_token_id"),
+        ({"torch_dtype": "float16"}, "torch_dtype"),
+        ({"max_position_embeddings": 9}, "max_position_embeddings"),
     ],
 )
 def test_a_config_that_describes_another_model(registered: Registered, change: dict[str, Any], reason: str) -> None:
     config = json.loads((registered.folder / "config.json").read_text())
     resolved = project_fixture.CONFIG.resolved()
-    check_config(json.dumps(config).encode(), resolved)
+    check_config(json.dumps(config).encode(), resolved, "F32")
     with pytest.raises(ConfigRefused, match=reason):
-        check_config(json.dumps({**config, **change}).encode(), resolved)
+        check_config(json.dumps({**config, **change}).encode(), resolved, "F32")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"a":1,"a":2}', b"[" * 100_000, b'{"x":NaN}', b"{}"])
 def test_a_config_that_is_no_config(data: bytes) -> None:
     with pytest.raises(ConfigRefused) as caught:
-        check_config(data, project_fixture.CONFIG.resolved())
+        check_config(data, project_fixture.CONFIG.resolved(), "F32")
     assert "\n" not in str(caught.value)
 
 
 def test_a_run_of_another_kind_of_model(registered: Registered) -> None:
     with pytest.raises(ConfigRefused, match="does not describe"):
-        check_config((registered.folder / "config.json").read_bytes(), {"model": {"width": "x"}})
+        check_config((registered.folder / "config.json").read_bytes(), {"model": {"width": "x"}}, "F32")
