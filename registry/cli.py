@@ -15,9 +15,8 @@ from bitwitness.ledger.trust import load_trust
 
 from . import catalog
 from .checks import exit_code
-from .policy import load_policy
 from .register import register as make_version
-from .verify import examine
+from .verify import check_folder
 
 model = typer.Typer(
     no_args_is_help=True,
@@ -112,7 +111,7 @@ def verify(
 
     Example: ledger model verify models/demo-lm/1 --policy trust.toml
     """
-    checks = examine(folder, load_policy(policy or current_project().trust_path)).checks
+    checks = check_folder(folder, policy or current_project().trust_path)
     code = exit_code(checks)
     if json_output:
         emit_json({"verified": code == 0, "checks": [check.to_json() for check in checks]})

@@ -86,6 +86,8 @@ class Rules(_Strict):
     datasets: list[Hex64] | None = None
     code: list[Hex64] | None = None
     licenses: list[str] | None = None
+    models: list[str] | None = None
+    min_version: Annotated[int, Field(ge=1)] | None = None
 
 
 class Policy(_Strict):

@@ -7,19 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
+from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.note import Note
 from bitwitness.ledger.trust import witness_line
 
 from .audits import audit_checks
 from .checks import Check
-from .evidence import Entry
+from .evidence import Entry, log_verifier
 from .lineage import Lineage
 from .policy import Policy
 
 _CLOCK_SKEW = timedelta(minutes=10)
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
+
+
+def policy_line(policy: Policy, path: Path, folder: Path) -> Check:
+    """Which policy file decided, by which keys. One that lies around the model may have come with it: null."""
+    where, model = path.resolve(), folder.resolve()
+    try:
+        log, root = log_verifier(policy).key.keyid, PublicKey.from_hex(policy.root.key).keyid
+    except BitwitnessError as error:
+        return Check("policy", None, f"{where}: {error}", "ASSURANCE", required=False)
+    said = f"{where}: log {policy.log.origin} with key {log[:16]}…, root key {root[:16]}…"
+    if not model.is_relative_to(where.parent):
+        return Check("policy", True, said, "ASSURANCE", required=False)
+    said += (
+        "; it lies above the model: if you received both together, its keys are the sender's; name yours by --policy"
+    )
+    return Check("policy", None, said, "ASSURANCE", required=False)
 
 
 def policy_checks(
@@ -56,6 +75,12 @@ def policy_checks(
         checks.append(_allowed("datasets", "training dataset root", roots, rules.datasets))
     if rules.code is not None:
         checks.append(_allowed("code", "code root", {genesis.predicate["code"]["root"]}, rules.code))
+    if rules.models is not None:
+        checks.append(_allowed("models", "model name", {release.predicate["model"]}, rules.models))
+    if rules.min_version is not None:
+        version = release.predicate["version"]
+        detail = f"the release is version {version}, the policy asks for {rules.min_version} or later"
+        checks.append(Check("min-version", version >= rules.min_version, detail, "POLICY"))
     if rules.licenses is not None:
         licence = release.predicate.get("license")
         if licence is None:

@@ -71,7 +71,13 @@ def verify_model(path: Path, policy_path: Path) -> list[dict[str, Any]]:
     Returns one object per check: ``name``, ``ok`` (None: not checkable), ``detail``, ``category``, ``required``.
     Raises BitwitnessError only if the policy or the folder cannot be read at all.
     """
-    return [check.to_json() for check in examine(Path(path), load_policy(Path(policy_path))).checks]
+    return [check.to_json() for check in check_folder(Path(path), Path(policy_path))]
+
+
+def check_folder(path: Path, policy_path: Path) -> list[Check]:
+    """As `verify_model`: the line on the policy file first, then every check of `examine`."""
+    policy = load_policy(policy_path)
+    return [rules.policy_line(policy, policy_path, path), *examine(path, policy).checks]
 
 
 def examine(path: Path, policy: Policy, *, now: datetime | None = None) -> Verdict:

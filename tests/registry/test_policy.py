@@ -12,7 +12,7 @@ import pytest
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import Policy, PolicyError, Rules, load_policy, parse_policy
 from bitwitness.registry.register import register
-from bitwitness.registry.verify import examine
+from bitwitness.registry.verify import check_folder, examine
 
 from . import project_fixture
 from .conftest import Registered
@@ -147,6 +147,7 @@ def test_lists_of_what_is_allowed(registered: Registered) -> None:
         "datasets": [dataset],
         "code": [project_fixture.CODE.root],
         "licenses": ["Apache-2.0"],
+        "models": ["demo-lm"],
     }
     assert all(check.ok for name, check in _checks(registered, _with(policy, **good)).items() if name in good)
     for name in good:
@@ -154,6 +155,25 @@ def test_lists_of_what_is_allowed(registered: Registered) -> None:
             check = _checks(registered, _with(policy, **{name: allowed}))[name]
             assert check.ok is False
             assert "does not allow" in check.detail
+
+
+def test_the_lowest_version(registered: Registered) -> None:
+    policy = load_policy(registered.policy)
+    assert _checks(registered, _with(policy, min_version=1))["min-version"].ok is True
+    assert _checks(registered, _with(policy, min_version=2))["min-version"].ok is False
+
+
+def test_the_policy_that_decided_is_named(registered: Registered, tmp_path: Path) -> None:
+    """One that may have come with the model is no assurance; the same file elsewhere is."""
+    elsewhere = tmp_path / "mine" / "trust.toml"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(registered.policy.read_bytes())
+    for path, ok in ((registered.policy, None), (elsewhere, True)):
+        line = check_folder(registered.folder, path)[0]
+        assert (line.name, line.ok, line.category, line.required) == ("policy", ok, "ASSURANCE", False)
+        assert str(path) in line.detail
+        for role in ("log", "root"):
+            assert registered.project.signer(role).keyid[:16] in line.detail
 
 
 def test_a_licence_that_is_not_named(tmp_path: Path) -> None:
