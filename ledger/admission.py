@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from .admission_content import Contents
 from .derived import UnknownReference
 from .entries import Kind
 from .envelope import Envelope
@@ -45,16 +46,19 @@ class Admission:
         self._trainers: dict[str, frozenset[str]] = {}
         self._tails: dict[str, RunTail] = {}
         self._pending: dict[str, RunTail] = {}
+        self._contents = Contents(connection)
 
     def keep(self) -> None:
         """The transaction is durable: what was admitted counts."""
         self._tails.update(self._pending)
         self._pending.clear()
+        self._contents.keep()
 
     def forget(self) -> None:
         """The transaction was taken back: nothing that was admitted counts."""
         self._forget_keys()
         self._pending.clear()
+        self._contents.forget()
 
     def _forget_keys(self) -> None:
         self._keys.clear()
@@ -74,6 +78,7 @@ class Admission:
             self._forget_keys()
         if kind.chained:
             self._check_chain(kind, envelope, entry.leaf_hash)
+        self._contents.admit(index, kind.name, envelope.statement["predicate"], entry.leaf_hash)
 
     def _signer(self, index: int, kind: Kind, envelope: Envelope) -> _EnrolledKey:
         keyid = envelope.keyid

@@ -1,0 +1,145 @@
+"""What an entry says of those before it, checked before the ledger takes it: the rules of runs, datasets and audits.
+
+The same rules as the verifier's (verify_links.py), so that nothing gets in that it would refuse ever after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .derived import UnknownReference
+from .errors import EntryError, FoundWrong
+from .run_rules import RunRuleBroken, RunRules, check_parent, essence
+
+# The sample of an audit without a beacon: docs/formats/audit.md.
+_SAMPLE_DOMAIN = b"bitwitness/sample/v1\0"
+
+Predicate = Mapping[str, Any]
+
+
+class Contents:
+    """Follows the entries of one open ledger; must see each one that is appended, in order."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._rules: dict[str, RunRules] = {}
+        self._touched: set[str] = set()
+
+    def keep(self) -> None:
+        """What was admitted counts."""
+        self._touched.clear()
+
+    def forget(self) -> None:
+        """What was admitted since keep() was taken back: the rules of those runs are read again when needed."""
+        for run in self._touched:
+            self._rules.pop(run, None)
+        self._touched.clear()
+
+    def admit(self, index: int, kind: str, predicate: Predicate, leaf_hash: bytes) -> None:
+        """Check the entry that is to be number `index`, its chain being checked.
+
+        Raises EntryError, UnknownReference.
+        """
+        try:
+            self._admit(index, kind, predicate, leaf_hash)
+        except RunRuleBroken as broken:
+            raise EntryError(broken.reason, f"entry {index}") from None
+
+    def _admit(self, index: int, kind: str, predicate: Predicate, leaf_hash: bytes) -> None:
+        if kind == "run":
+            self._begin(predicate, leaf_hash.hex())
+        elif kind == "eval":
+            self._check_datasets([predicate["dataset"]])
+        elif kind == "release":
+            if not self._of(predicate["run"]).made(predicate["step"], predicate["state"], predicate["weights"]):
+                raise EntryError(f"the run did not make this state and weights at step {predicate['step']}", "release")
+        elif kind == "audit-intent":
+            self._check_intent(index, predicate)
+        elif kind == "audit":
+            self._check_audit(predicate)
+        if kind != "run" and "seq" in predicate:
+            self._touched.add(predicate["run"])
+            self._of(predicate["run"]).follow(index, kind, predicate)
+
+    def _begin(self, predicate: Predicate, run: str) -> None:
+        (origin,) = self._connection.execute("SELECT origin FROM ledger").fetchone()
+        if predicate["origin"] != origin:
+            raise EntryError(f"the run is made for the log {predicate['origin']}, not for {origin}", "predicate.origin")
+        self._check_datasets(predicate["datasets"])
+        if predicate["init"]["kind"] == "parent":
+            try:
+                check_parent(predicate, self._of(predicate["init"]["run"]))
+            except RunRuleBroken:
+                raise
+            except FoundWrong as error:
+                raise EntryError(str(error), "predicate.init") from None
+        self._touched.add(run)
+        self._rules[run] = RunRules(essence("run", predicate))
+
+    def _check_datasets(self, uses: Iterable[Predicate]) -> None:
+        for use in uses:
+            query = "SELECT root, size FROM datasets WHERE hash = ?"
+            row = self._connection.execute(query, (use["entry"],)).fetchone()
+            if row is None:
+                raise UnknownReference("dataset entry", use["entry"])
+            if row != (use["dataset"]["root"], use["dataset"]["size"]):
+                raise EntryError(f"this is not the tree of dataset {use['name']}'s own entry", "dataset")
+
+    def _check_intent(self, index: int, predicate: Predicate) -> None:
+        if predicate["size"] > index:
+            raise EntryError(f"{predicate['size']} entries are more than the {index} before it", "predicate.size")
+        last = self._of(predicate["run"]).last_step
+        if predicate["last"] > last:
+            raise EntryError(f"the run has {last} steps", "predicate.last")
+
+    def _check_audit(self, predicate: Predicate) -> None:
+        row = self._connection.execute(
+            "SELECT runs.hash, keys.keyid, audit_intents.beacon FROM audit_intents"
+            " JOIN runs ON runs.entry = audit_intents.run JOIN keys ON keys.entry = audit_intents.auditor"
+            " WHERE audit_intents.hash = ?",
+            (predicate["intent"],),
+        ).fetchone()
+        if row is None:
+            raise UnknownReference("audit-intent", predicate["intent"])
+        run, auditor, beacon = row
+        if predicate["run"] != run:
+            raise EntryError("not the run that its audit-intent announced", "predicate.run")
+        if predicate["signer"] != auditor:
+            raise EntryError("the audit-intent was made by another auditor", "predicate.signer")
+        if beacon == "none":
+            seed = hashlib.sha256(_SAMPLE_DOMAIN + bytes.fromhex(predicate["intent"])).hexdigest()
+            if predicate["basis"] != "self-chosen" or predicate["seed"] != seed:
+                raise EntryError("not the seed that its audit-intent fixes", "predicate.seed")
+
+    def _of(self, run: str) -> RunRules:
+        """The rules of a run as far as the ledger has it; its entries are read the first time."""
+        if run not in self._rules:
+            row = self._connection.execute("SELECT entry FROM runs WHERE hash = ?", (run,)).fetchone()
+            if row is None:
+                raise UnknownReference("run", run)
+            self._rules[run] = self._read(int(row[0]))
+        return self._rules[run]
+
+    def _read(self, genesis: int) -> RunRules:
+        rows = self._connection.execute(
+            "SELECT idx, kind, payload FROM log JOIN entries ON idx = log.entry"
+            " WHERE run = ? AND seq IS NOT NULL ORDER BY seq",
+            (genesis,),
+        )
+        rules = None
+        try:
+            for index, kind, payload in rows:
+                predicate = essence(kind, json.loads(payload)["predicate"])
+                if rules is None:
+                    rules = RunRules(predicate)
+                    continue
+                rules.follow(index, kind, predicate)
+        except (ValueError, KeyError, TypeError):
+            rules = None
+        if rules is None:
+            raise EntryError("the run's entries were edited in the ledger; run `ledger fsck`", f"entry {genesis}")
+        return rules
