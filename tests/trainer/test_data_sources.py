@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwitness.trainer.data import MalformedLine, NotText, SourceUnreadable
+from bitwitness.trainer.data import MalformedLine, NotText, SourceUnreadable, patterns
 from bitwitness.trainer.data.documents import Document, Skipped, read_documents
+from bitwitness.trainer.data.errors import TokenizerUnusable
 from bitwitness.trainer.data.patterns import compiled, excluded, included
 from bitwitness.trainer.data.sources import select
+from bitwitness.trainer.data.tokenizer import load_tokenizer
 
 
 def labels(*sources: object, **options: object) -> list[str]:
@@ -222,3 +225,42 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (root / "a.txt").unlink()
     with pytest.raises(SourceUnreadable, match=r"a\.txt: No such file"):
         list(read_documents(files, Skipped()))
+
+
+def test_many_stars_take_no_longer_than_the_path_times_the_pattern() -> None:
+    path = "a" * 2000 + "/" + "b" * 200
+    begun = time.monotonic()
+    for pattern in ("*" * 60 + "c", "*a" * 60 + "c", "**/" * 40 + "c", "/" + "**a" * 60 + "/c", "*b" * 60 + "?c"):
+        assert not included(path, [pattern])
+    assert included(path, ["**a" * 40 + "/" + "*b" * 40])
+    assert time.monotonic() - begun < 10
+
+
+def test_patterns_with_many_stars_match_as_those_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same patterns, followed place by place and through Python's matcher."""
+    draw = random.Random(5)
+    parts = ["a", "b", "/", "*", "*", "**", "**/", "?", "[ab]", "[!a]", "[", ".", "\n", "[b-a]"]
+    answers = set()
+    for _ in range(3000):
+        pattern = "".join(draw.choices(parts, k=draw.randint(1, 7)))
+        path = "".join(draw.choices("aab/.\n", k=draw.randint(0, 8)))
+        found = []
+        for stars in (0, 99):
+            monkeypatch.setattr(patterns, "_MOST_STARS", stars)
+            patterns.compiled.cache_clear()
+            found.append(patterns.compiled(pattern).fullmatch(path))
+        assert found[0] == found[1], (pattern, path)
+        answers.add(found[0])
+    assert answers == {True, False}
+    patterns.compiled.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_tokenizer_that_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(TokenizerUnusable, match="not a regular file"):
+        load_tokenizer(path)

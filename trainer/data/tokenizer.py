@@ -15,12 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bitwitness.ledger.regular_file import read_regular
+
 from .errors import TokenizerUnusable
 
 Tokens = npt.NDArray[np.int64]
 BYTES = "bytes-1"
 HUGGING_FACE = "huggingface-1"
 TOKENIZER_FILE = "tokenizer.json"
+MAX_TOKENIZER_FILE = 1 << 29
 # What published tokenizers call the token that ends a document, most usual first.
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 
@@ -127,7 +130,7 @@ def load_tokenizer(path: Path | None, *, end_token: str | None = None) -> Tokeni
             raise TokenizerUnusable("--end-token goes with --tokenizer FILE; bytes have their own, 256")
         return ByteTokenizer()
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_TOKENIZER_FILE)
     except OSError as error:
         raise TokenizerUnusable(f"{path}: {error.strerror}") from None
     return HuggingFaceTokenizer(data, where=str(path), end_token=end_token)
