@@ -18,8 +18,11 @@ from bitwitness.ledger.errors import BitwitnessError, FormatError
 
 FILE_NAME = "provenance.json"
 FORMAT: Final = "bitwitness/provenance/1"
-# A few thousand entries. What JSON may claim takes some 25 times its bytes as objects, so this bounds memory.
-SIZE_LIMIT = 32 << 20
+# One or two thousand entries.
+SIZE_LIMIT = 8 << 20
+# Values that may stand in one. Small ones, such as [], take some 50 times their bytes as objects, so the size alone
+# bounds no memory; what stands in an honest bundle are mostly hashes and payloads of 66 bytes and more.
+VALUES_LIMIT = 400_000
 _MAX = (1 << 53) - 1
 
 
@@ -133,6 +136,8 @@ class Provenance(_Strict):
 
 def parse(data: bytes) -> Provenance:
     """Read the bytes of a bundle; raises BundleError for anything but the one canonical spelling."""
+    if len(data) <= SIZE_LIMIT and sum(map(data.count, (b",", b"[", b"{"))) > VALUES_LIMIT:
+        raise BundleError(f"it holds more than {VALUES_LIMIT} values")
     try:
         value = jcs.parse(data, max_bytes=SIZE_LIMIT)
     except BitwitnessError as error:

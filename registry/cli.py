@@ -42,7 +42,7 @@ def register(
     """Release a stored state of a run as the next version of a model.
 
     The weights are hashed and compared with the ledger first. Writes models/NAME/VERSION with model.safetensors,
-    config.json and provenance.json, and appends a signed release and a checkpoint to the ledger.
+    config.json and provenance.json, and appends a signed release, a status and a checkpoint to the ledger.
 
     Example: ledger model register demo-lm --run first
     """
@@ -58,6 +58,8 @@ def register(
         return cosigned
 
     made = make_version(project, name, run, step=step, license=license, cosign=cosign)
+    for warning in made.warnings:
+        note(f"warning: {warning}")
     if json_output:
         emit_json(made.to_json())
         return

@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.regular_file import open_regular
 from bitwitness.ledger.witness_policy import NONE, WitnessPolicy
 from bitwitness.ledger.witness_policy import parse_policy as parse_witness_policy
 
@@ -106,7 +107,7 @@ class Policy(_Strict):
 def load_policy(path: Path) -> Policy:
     """Read and check a policy file; raises PolicyError with one line that names the key at fault."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(_SIZE_LIMIT + 1)
     except OSError as error:
         raise PolicyError(path, error.strerror or "cannot be read") from error

@@ -54,6 +54,10 @@ class StateIsNotTheLedgers(FoundWrong):
     """The stored weights are not those that the ledger commits to; nothing was written."""
 
 
+class KeyEnded(BitwitnessError):
+    """A key that the release would rest on is revoked or replaced: no consumer would accept it."""
+
+
 class Unfinished(BitwitnessError):
     """The release is signed, but its folder could not be completed; registering again completes it."""
 
@@ -76,6 +80,7 @@ class Registered:
     run: str
     step: int
     weights: Commitment
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,7 +106,8 @@ def register(
     """Release a stored state of ``run`` (name or id; the last step unless ``step`` is given) as the next version.
 
     ``cosign`` may have witnesses cosign the checkpoint note that the bundle will hold.
-    Raises StateMissing, StateIsNotTheLedgers, NameRefused, or what ledger and key files raise.
+    The whole ledger is verified first: a release vouches for what it says of the run.
+    Raises StateMissing, StateIsNotTheLedgers, NameRefused, KeyEnded, or what ledger and key files raise.
     """
     check_name(model)
     if license is not None and not _LICENSE.fullmatch(license):
@@ -109,7 +115,10 @@ def register(
     # Before anything else, so that a missing key or a wrong passphrase leaves nothing half done.
     publisher, log = project.signer("publisher"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
+        for signer in (publisher, log):
+            _refuse_ended(ledger, signer.keyid, signer.role, ledger.size)
         source = _find_source(project, ledger, run, step)
+        warnings = _check_trainer(ledger, source)
         tensors, leaves = _load_weights(source)
         folder = project.models_dir / model
         with _temporary(folder) as temporary:
@@ -134,7 +143,8 @@ def register(
                 _sync_folder(folder)
             except OSError as error:
                 raise Unfinished(folder / str(version), index, error) from error
-    return Registered(model, version, folder / str(version), index, source.run, source.step, source.weights)
+    path = folder / str(version)
+    return Registered(model, version, path, index, source.run, source.step, source.weights, warnings)
 
 
 @contextmanager
@@ -143,6 +153,9 @@ def _temporary(folder: Path) -> Iterator[Path]:
     temporary = folder / f".tmp-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(".tmp-*"):
+            if not _is_running(leftover.name.removeprefix(".tmp-")):
+                shutil.rmtree(leftover, ignore_errors=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         yield temporary
@@ -152,6 +165,19 @@ def _temporary(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         with suppress(OSError):
             folder.rmdir()  # only if it is empty
+
+
+def _is_running(pid: str) -> bool:
+    """Whether this process number is in use; whatever is not a number may be somebody's."""
+    if not re.fullmatch(r"[0-9]{1,9}", pid):
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def check_name(model: str) -> None:
@@ -176,11 +202,11 @@ class _Source:
 
 def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
     # The trainer knows where states lie and what a configuration means; it imports torch, so only here.
-    from bitwitness.trainer.history import open_run
+    from bitwitness.trainer.history import open_verified_run
     from bitwitness.trainer.model import huggingface_config
     from bitwitness.trainer.state import WEIGHTS_FILE, state_folder
 
-    history = open_run(ledger, name)
+    history = open_verified_run(project, ledger, name)
     if step is None:
         step = history.last_step
     if step != 0 and step not in history.steps:
@@ -194,6 +220,35 @@ def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) 
             f"step {step} of run {history.name} has no stored state (stored: {listed}); choose with --step"
         )
     return _Source(history.run, step, state.digest, state.weights, path, huggingface_config(history.config))
+
+
+def _refuse_ended(ledger: Ledger, keyid: str, role: str, index: int) -> int | None:
+    """Raise KeyEnded if the key does not count for entry ``index``; returns from which on it does not, if it ended."""
+    found = ledger.connection.execute(
+        "SELECT min(from_index) FROM key_revocations JOIN keys ON keys.entry = key WHERE keyid = ?", (keyid,)
+    ).fetchone()[0]
+    if found is not None and index >= found:
+        raise KeyEnded(
+            f"{role} key {keyid[:16]}… is revoked or replaced from entry {found} on, and entry {index} would need it: "
+            "no consumer would accept the release"
+        )
+    return None if found is None else int(found)
+
+
+def _check_trainer(ledger: Ledger, source: _Source) -> tuple[str, ...]:
+    """Refuse a run whose trainer's key was ended before what it signed up to the step; warn of one ended since."""
+    rows = ledger.connection.execute(
+        "SELECT keys.keyid, max(log.entry) FROM log JOIN runs ON runs.entry = log.run JOIN keys ON keys.entry = signer"
+        " WHERE runs.hash = ? AND (seq IS NOT NULL) GROUP BY keys.keyid ORDER BY keys.keyid",
+        (source.run,),
+    ).fetchall()
+    ends = {keyid: _refuse_ended(ledger, keyid, "trainer", int(last)) for keyid, last in rows}
+    return tuple(
+        f"trainer key {keyid[:16]}… of the run was revoked or replaced from entry {end} on; if it was revoked, "
+        "consumers who ask for witnesses accept the run only if these cosigned it before"
+        for keyid, end in ends.items()
+        if end is not None
+    )
 
 
 def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], list[TensorLeaf]]:

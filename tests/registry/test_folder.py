@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.registry import load_verified
+from bitwitness.registry import bundle, load_verified
 from bitwitness.registry.folder import Folder, FolderRefused, FolderUnreadable
 from bitwitness.registry.load import NotVerified
 from bitwitness.registry.policy import load_policy
@@ -108,6 +109,17 @@ def test_a_huge_bundle_is_not_read(registered: Registered) -> None:
     with open(registered.folder / "provenance.json", "r+b") as file:
         file.truncate(1 << 40)
     assert "more than the" in registered.refused("bundle")
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]"])
+def test_a_bundle_of_very_many_values_is_not_parsed(registered: Registered, item: str) -> None:
+    """Eight million bytes of empty lists would take half a gigabyte as objects."""
+    text = f'{{"entries":[{",".join([item] * (bundle.SIZE_LIMIT // (len(item) + 2)))}]}}'
+    (registered.folder / "provenance.json").write_text(text)
+    tracemalloc.start()
+    assert "more than 400000 values" in registered.refused("bundle")
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
 
 
 def test_a_huge_header_is_not_parsed(registered: Registered) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,6 +68,12 @@ def test_a_policy_that_is_not_there(tmp_path: Path) -> None:
         load_policy(tmp_path / "trust.toml")
     with pytest.raises(PolicyError, match="directory"):
         load_policy(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(PolicyError, match="not a regular file"):
+            load_policy(path)
+    with pytest.raises(PolicyError):
+        load_policy(Path("/proc/self/mem"))
 
 
 def _with(policy: Policy, **changes: Any) -> Policy:

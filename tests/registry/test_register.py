@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import sqlite3
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import safetensors.torch
 
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.key_entries import revocation
 from bitwitness.ledger.safetensors_header import write_file
 from bitwitness.registry import catalog
 from bitwitness.registry import register as register_module
@@ -147,6 +151,56 @@ def test_a_full_disk_leaves_nothing_behind(made: SmallRun, monkeypatch: pytest.M
     assert _size(made) == before
     assert not list(made.project.models_dir.iterdir())
     assert register(made.project, "demo-lm", "small").version == 1
+
+
+def test_what_a_dead_process_left_is_removed(made: SmallRun) -> None:
+    folder = made.project.models_dir / "demo-lm"
+    child = subprocess.Popen(["true"])
+    child.wait()
+    for name in (f".tmp-{child.pid}", f".tmp-{os.getppid()}", ".tmp-x"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "model.safetensors").touch()
+    register(made.project, "demo-lm", "small")
+    assert {path.name for path in folder.iterdir()} == {"1", f".tmp-{os.getppid()}", ".tmp-x"}
+
+
+def _revoke(made: SmallRun, role: str, first: int) -> None:
+    root, public = made.project.signer("root"), made.project.signer(role).public
+    with made.project.open_ledger(writable=True) as ledger:
+        ledger.append([revocation(root, public, role, first)])
+
+
+@pytest.mark.parametrize("role", ["publisher", "log"])
+def test_a_key_that_may_no_longer_sign(made: SmallRun, role: str) -> None:
+    _revoke(made, role, _size(made))
+    before = _size(made)
+    with pytest.raises(register_module.KeyEnded, match=f"{role} key"):
+        register(made.project, "demo-lm", "small")
+    assert _size(made) == before and not list(made.project.models_dir.iterdir())
+
+
+def test_a_run_whose_trainer_is_revoked(made: SmallRun) -> None:
+    assert register(made.project, "demo-lm", "small").warnings == ()
+    _revoke(made, "trainer", _size(made))
+    (warning,) = register(made.project, "demo-lm", "small").warnings
+    assert "trainer key" in warning and "\n" not in warning
+    _revoke(made, "trainer", 6)
+    with pytest.raises(register_module.KeyEnded, match="trainer key"):
+        register(made.project, "demo-lm", "small")
+
+
+def test_a_ledger_that_does_not_verify_is_not_released_from(made: SmallRun) -> None:
+    """The step's payload is changed in the file; the derived tables still say what they said."""
+    connection = sqlite3.connect(made.project.ledger_path)
+    for (trigger,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {trigger}")
+    connection.execute("UPDATE entries SET signature = zeroblob(length(signature)) WHERE idx = 7")
+    connection.commit()
+    connection.close()
+    with pytest.raises(BitwitnessError, match="does not verify") as caught:
+        register(made.project, "demo-lm", "small")
+    assert "\n" not in str(caught.value)
+    assert not list(made.project.models_dir.iterdir())
 
 
 def test_a_crash_after_the_signature_is_healed(made: SmallRun, monkeypatch: pytest.MonkeyPatch) -> None:
