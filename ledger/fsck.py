@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import derived_schema, merkle, nodes, schema, sealed
+from . import derived_schema, guard, ledger_file, merkle, nodes, schema, sealed
 from .derived import Derivation
 from .errors import BitwitnessError
-from .store import Ledger
 from .trust import Trust
 from .verify import Check, exit_code
 from .verify_ledger import UNCOVERED, Fault, LedgerReport, summarise, verify_ledger
@@ -62,25 +61,35 @@ class FsckReport:
 
 
 def examine(path: Path, trust: Trust | None = None, *, processes: int | None = None) -> FsckReport:
-    """Check a ledger file. Raises LedgerNotFound and NotALedger; whatever else is wrong is in the report."""
-    Ledger.check_file(path)
+    """Check a ledger file. Raises LedgerNotFound, NotALedger, LedgerDamaged; all else is in the report."""
+    ledger_file.check_header(path)
+    with ledger_file.reporting(path), closing(ledger_file.connect(path, writable=False)) as connection:
+        ledger_file.check_identity(path, connection, schema_too=False)
     with closing(connect(path)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         report = FsckReport(LedgerReport())
         try:
             connection.execute("BEGIN")  # one moment of the file, whatever a writer does meanwhile
-            _check_tables(connection, report)
+            readable = _check_tables(connection, report)
+            if not readable:
+                return report
             stored = _StoredNodes(connection, report)
             report.ledger = verify_ledger(path, trust, processes=processes, on_nodes=stored.compare)
             stored.finish()
             _check_derived(connection, report)
             report.complete = report.ledger.complete
+        except (OSError, MemoryError) as error:
+            report.ledger.hindrance = guard.reason(error)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
+            if isinstance(error, sqlite3.Error) and guard.is_environment(error):
+                report.ledger.hindrance = guard.reason(error)
+                return report
             report.fault("tables", "sqlite_schema", None, f"cannot be read: {error}")
     return report
 
 
-def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> None:
+def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> bool:
+    """Check the schema; False if a table is not what its name says, so that no row can be read."""
     for (line,) in connection.execute("PRAGMA integrity_check(20)"):
         if line != "ok":
             report.fault("tables", "sqlite", None, str(line))
@@ -93,17 +102,19 @@ def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> None:
     for name, sql in found.items():
         if name not in expected and sql.upper().startswith("CREATE TRIGGER"):
             report.fault("tables", "sqlite_schema", None, f"trigger {name} does not belong here")
-    rows = connection.execute("SELECT id, format FROM ledger").fetchall()
+    wrong = guard.faults(connection, guard.BASE_TABLES)
+    if wrong or any("is not a table" in detail for detail in guard.foreign_objects(connection)):
+        report.fault("tables", "sqlite_schema", None, "; ".join(wrong) or "something stands in the place of a table")
+        return False
+    rows = connection.execute("SELECT id, format FROM ledger").fetchmany(2)
     if rows != [(1, schema.FORMAT)]:
         report.fault("tables", "ledger", None, f"its one row does not say {schema.FORMAT}")
+    return True
 
 
 def expected_definitions() -> dict[str, str]:
-    """The definitions of an empty ledger, made in memory."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        schema.create(connection, "expected")
-        derived_schema.create(connection)
-        return schema.definitions(connection)
+    """The definitions of an empty ledger."""
+    return {name: sql for name, (_kind, sql) in guard.expected().items()}
 
 
 class _StoredNodes:
@@ -137,7 +148,7 @@ def _check_derived(connection: sqlite3.Connection, report: FsckReport) -> None:
             try:
                 entry = sealed.read(schema.entry_bytes(payload.encode("utf-8"), signature))
                 derivation.apply(index, entry)
-            except (BitwitnessError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (BitwitnessError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 report.fault("derived", "entries", index, f"nothing can be derived from it: {error}")
                 return
         for table in derived_schema.TABLE_NAMES:
@@ -158,7 +169,7 @@ def _compare(table: str, stored: sqlite3.Connection, fresh: sqlite3.Connection, 
     theirs = iter(fresh.execute(query))
 
     def key(row: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(row[place] for place in places)
+        return tuple(_order(row[place]) for place in places)
 
     row, wanted = next(ours, None), next(theirs, None)
     while row is not None or wanted is not None:
@@ -173,6 +184,12 @@ def _compare(table: str, stored: sqlite3.Connection, fresh: sqlite3.Connection, 
                 if value != right:
                     report.fault("derived", table, wanted[own], f"{name} is {_show(value)}, not {_show(right)}")
             row, wanted = next(ours, None), next(theirs, None)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """SQLite's order of values, also of those that a column of this type should not hold."""
+    rank = 0 if value is None else 1 if isinstance(value, int | float) else 2 if isinstance(value, str) else 3
+    return rank, 0 if value is None else value
 
 
 def _index(row: tuple[Any, ...] | None, place: int) -> int | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from . import schema
+from . import guard, schema
 from .errors import BitwitnessError, FoundWrong
 from .regular_file import open_regular
 
@@ -74,6 +74,7 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
         mode += "&immutable=1"
     address = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
+    guard.restrain(connection)
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA cache_size = -16384")
     return connection
@@ -109,11 +110,14 @@ def check_header(path: Path) -> None:
         raise LedgerDamaged(path, f"it was cut to {length} bytes; restore it from a copy")
 
 
-def check_identity(path: Path, connection: sqlite3.Connection) -> None:
-    """Tell a database of another program or version. Raises NotALedger."""
+def check_identity(path: Path, connection: sqlite3.Connection, *, schema_too: bool = True) -> None:
+    """Tell a database of another program or version, or with an edited schema. Raises NotALedger, LedgerDamaged."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != schema.APPLICATION_ID:
         raise NotALedger(path, "an SQLite file of another program")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != schema.SCHEMA_VERSION:
         raise NotALedger(path, f"its schema has version {version}, this program knows {schema.SCHEMA_VERSION}")
+    wrong = [*guard.faults(connection), *guard.foreign_objects(connection)] if schema_too else []
+    if wrong:
+        raise LedgerDamaged(path, f"its schema was edited: {wrong[0]}")

@@ -7,13 +7,15 @@ checked by verify_rows, in several processes; what links them is followed in ord
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import BrokenExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import merkle
+from . import guard, merkle
 from .entries import check
 from .envelope import open_envelope
 from .errors import EntryError, FoundWrong
@@ -27,9 +29,11 @@ from .verify_rows import connect, entry_bytes, examine_all
 UNCOVERED = "uncovered"
 """The check that says which entries no checkpoint of the pinned log covers."""
 _SHOWN = 5
+_MAX_FAULTS = 1000
+_TABLES = ("ledger", "entries", "checkpoints")
 # What can be found, in the order in which it is reported.
 _CHECKS = {
-    "file": "an SQLite file with a ledger's tables",
+    "file": "an SQLite file with a ledger's tables; those derived from entries (runs, steps …) only fsck compares",
     "entries": "canonical, each as its kind demands, under its stored leaf hash",
     "signatures": "by enrolled keys of the right role, enrolled by the root key",
     "runs": "each run an unbroken chain with its history, nothing forked, its steps and states in agreement",
@@ -71,13 +75,20 @@ class LedgerReport:
     covered: int | None = None
     """How many entries the newest checkpoint of the pinned log covers; None without a policy."""
     complete: bool = False
+    hindrance: str | None = None
+    """Why the file could not be read to its end, where that says nothing against it."""
+    _numbers: Counter[str] = field(default_factory=Counter, repr=False)
 
     def fault(self, check: str, table: str, index: int | None, detail: str) -> None:
-        self.faults.append(Fault(check, table, index, detail))
+        self._numbers[check] += 1
+        if self._numbers[check] <= _MAX_FAULTS:  # a hostile file must not fill the memory
+            self.faults.append(Fault(check, table, index, detail))
 
     @property
     def checks(self) -> list[Check]:
         checks = summarise(self.faults, self._said(), self.complete)
+        if self.hindrance is not None:
+            checks.insert(0, Check("reading", None, f"the file could not be read: {self.hindrance}"))
         if self.covered is not None:
             checks.append(self._coverage(self.covered))
         if self.witnessed is not None:
@@ -140,8 +151,13 @@ def verify_ledger(
         with closing(connect(path)) as connection:
             connection.execute("BEGIN")
             report.complete = _verify(path, connection, trust, report, processes, on_nodes)
+    except (OSError, MemoryError, BrokenExecutor) as error:
+        report.hindrance = guard.reason(error)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
-        report.fault("file", "ledger", None, f"cannot be read: {error}")
+        if isinstance(error, sqlite3.Error) and guard.is_environment(error):
+            report.hindrance = guard.reason(error)
+        else:
+            report.fault("file", "ledger", None, f"cannot be read: {error}")
     return report
 
 
@@ -154,7 +170,12 @@ def _verify(
     on_nodes: Callable[[list[merkle.Node]], None],
 ) -> bool:
     """Fill the report; False if the checks could not be made for want of a root key."""
-    rows = connection.execute("SELECT origin FROM ledger").fetchall()
+    wrong = guard.faults(connection, _TABLES)
+    for detail in wrong:
+        report.fault("file", "sqlite_schema", None, detail)
+    if wrong:
+        return False
+    rows = connection.execute("SELECT origin FROM ledger").fetchmany(2)
     origin = _text(rows[0][0]) if len(rows) == 1 else None
     report.covered = None if trust is None else 0
     if origin is None:
@@ -175,7 +196,8 @@ def _verify(
         for name, detail in opened.faults:
             report.fault(name, "entries", opened.number, detail)
         if opened.number != expected:
-            report.fault("entries", "entries", expected, f"missing, up to entry {opened.number}")
+            detail = f"missing, up to entry {opened.number}" if opened.number > expected else "is in another's place"
+            report.fault("entries", "entries", expected, detail)
         expected = opened.number + 1
         on_nodes(tree.append(opened.leaf_hash))
         report.disowned += opened.disowned
@@ -188,6 +210,12 @@ def _verify(
     report.size, report.root = tree.size, tree.root()
     _check_checkpoints(connection, trust, origin, keys, roots, signed, report)
     return True
+
+
+_CHECKPOINTS = """
+    SELECT id, CASE typeof(size) WHEN 'integer' THEN size END, CASE typeof(note) WHEN 'text' THEN note END
+    FROM checkpoints NOT INDEXED ORDER BY id
+"""
 
 
 def _check_checkpoints(
@@ -207,7 +235,7 @@ def _check_checkpoints(
     except FoundWrong as error:
         report.fault("checkpoints", "ledger", None, str(error))
         return
-    for row in connection.execute("SELECT id, size, note FROM checkpoints NOT INDEXED ORDER BY id"):
+    for row in connection.execute(_CHECKPOINTS):
         for detail in checks.follow(*row):
             report.fault("checkpoints", "checkpoints", row[0], detail)
     report.checkpoints = checks.number
@@ -228,7 +256,7 @@ def _key_ring(connection: sqlite3.Connection, root: PublicKey, report: LedgerRep
     ring = KeyRing(root)
     # A needle that every key entry's canonical payload holds; what else holds it is opened and passed over.
     rows = connection.execute(
-        "SELECT idx, payload, signature FROM entries WHERE instr(payload, ?) > 0 ORDER BY idx",
+        "SELECT idx, payload, signature FROM entries NOT INDEXED WHERE instr(payload, ?) > 0 ORDER BY idx",
         ("bitwitness.dev/key/v1",),
     )
     for index, payload, signature in rows:
@@ -244,7 +272,7 @@ def _key_ring(connection: sqlite3.Connection, root: PublicKey, report: LedgerRep
 
 def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKey | None:
     """The root key that the ledger itself names, for want of a pinned one."""
-    row = connection.execute("SELECT payload, signature FROM entries WHERE idx = 0").fetchone()
+    row = connection.execute("SELECT payload, signature FROM entries NOT INDEXED WHERE idx = 0").fetchone()
     try:
         if row is None:
             raise EntryError("there is no first entry to enrol a root key, and no policy pins one")
@@ -258,7 +286,9 @@ def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKe
 
 
 def _checkpoint_sizes(connection: sqlite3.Connection) -> set[int]:
-    return {row[0] for row in connection.execute("SELECT size FROM checkpoints NOT INDEXED")}
+    return {
+        row[0] for row in connection.execute("SELECT size FROM checkpoints NOT INDEXED WHERE typeof(size) = 'integer'")
+    }
 
 
 def _text(value: object) -> str | None:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,14 +18,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from . import jcs, merkle
+from . import guard, jcs, merkle
 from .entries import Kind, check
-from .envelope import PAYLOAD_TYPE, Envelope, open_envelope
+from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope, open_envelope
 from .errors import EntryError, FoundWrong
 from .run_rules import essence
 from .verify import Disowned, KeyRing, verify_signature
 
 _RANGE = 2000
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -34,6 +36,8 @@ def connect(path: Path) -> sqlite3.Connection:
         address += "&immutable=1"  # a read-only folder, where SQLite cannot put its shared memory
     connection = sqlite3.connect(address, uri=True, isolation_level=None)
     connection.text_factory = bytes
+    guard.restrain(connection)
+    guard.bound(connection, path)
     return connection
 
 
@@ -92,7 +96,11 @@ def examine(row: tuple[Any, ...], keys: KeyRing) -> Opened:
 def entry_bytes(payload: object, signature: object) -> bytes:
     """The signed bytes of the stored parts (docs/formats/ledger-file.md)."""
     if not isinstance(payload, bytes) or not isinstance(signature, bytes):
-        raise EntryError("the stored payload or signature is not bytes")
+        raise EntryError("the stored payload is not text, or the signature not a blob")
+    if len(payload) + len(signature) > MAX_ENTRY:
+        raise EntryError(f"the stored payload is larger than an entry of {MAX_ENTRY} bytes")
+    if _nests_deeper(payload, jcs.MAX_DEPTH):
+        raise EntryError(f"the stored payload is nested deeper than {jcs.MAX_DEPTH}")
     try:
         keyid = json.loads(payload)["predicate"]["signer"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -104,6 +112,21 @@ def entry_bytes(payload: object, signature: object) -> bytes:
             "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode("ascii")}],
         }
     )
+
+
+def _nests_deeper(payload: bytes, depth: int) -> bool:
+    """Whether brackets outside strings nest deeper; the parser, which recurses, is not asked."""
+    if payload.count(b"[") + payload.count(b"{") <= depth:
+        return False
+    level = 0
+    for match in _STRING_OR_BRACKET.finditer(payload):
+        if match[0] in b"[{":
+            level += 1
+            if level > depth:
+                return True
+        elif match[0] in b"]}":
+            level -= 1
+    return False
 
 
 def _facts(envelope: Envelope, kind: Kind) -> Facts:
@@ -152,19 +175,26 @@ def _said(kind: Kind, predicate: Mapping[str, Any]) -> dict[str, Any]:
     return said | {name: predicate[name] for name in _SAID.get(kind.name, ())}
 
 
+def extent(connection: sqlite3.Connection) -> tuple[int, bool]:
+    """How many rows `entries` has, and whether they are numbered from 0 without a gap."""
+    query = "SELECT count(*), min(idx), max(idx) FROM entries NOT INDEXED"
+    count, first, last = connection.execute(query).fetchone()
+    return count, count == 0 or (first, last) == (0, count - 1)
+
+
 def examine_all(
     path: Path, connection: sqlite3.Connection, keys: KeyRing, processes: int | None = None
 ) -> Iterator[Opened]:
     """Every row in order of its index, examined; by several processes where that pays."""
-    last = connection.execute("SELECT coalesce(max(idx), -1) FROM entries").fetchone()[0]
+    rows, gapless = extent(connection)
     count = processes or len(os.sched_getaffinity(0))
-    if count == 1 or last < _RANGE:
-        for row in _rows(connection, 0, last + 1):
+    if count == 1 or rows <= _RANGE or not gapless:
+        for row in connection.execute(f"{_ROWS} ORDER BY idx"):
             yield examine(row, keys)
         return
     # Workers start afresh: a fork would share this process's threads' locks and open files.
     with ProcessPoolExecutor(count, get_context("spawn"), _start_worker, (str(path), keys)) as pool:
-        ranges = [(start, min(start + _RANGE, last + 1)) for start in range(0, last + 1, _RANGE)]
+        ranges = [(start, min(start + _RANGE, rows)) for start in range(0, rows, _RANGE)]
         waiting: list[Future[list[Opened]]] = []
         for span in ranges:
             waiting.append(pool.submit(_examine_range, span))
@@ -186,13 +216,13 @@ def _examine_range(span: tuple[int, int]) -> list[Opened]:
     if _worker is None:
         raise RuntimeError("the worker was not started")
     connection, keys = _worker
-    return [examine(row, keys) for row in _rows(connection, *span)]
+    query = f"{_ROWS} WHERE idx >= ? AND idx < ? ORDER BY idx"
+    return [examine(row, keys) for row in connection.execute(query, span)]
 
 
-def _rows(connection: sqlite3.Connection, start: int, stop: int) -> Iterator[tuple[Any, ...]]:
-    return iter(
-        connection.execute(
-            "SELECT idx, payload, signature, leaf_hash FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx",
-            (start, stop),
-        )
-    )
+# No index of the file is asked, since it may hold other values than the table; values of another type are NULL.
+_ROWS = """
+    SELECT idx, CASE typeof(payload) WHEN 'text' THEN payload END,
+        CASE typeof(signature) WHEN 'blob' THEN signature END, CASE typeof(leaf_hash) WHEN 'blob' THEN leaf_hash END
+    FROM entries NOT INDEXED
+"""
