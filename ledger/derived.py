@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from . import derived_schema, jcs
@@ -72,9 +73,7 @@ class Derivation:
         )
 
     def _insert(self, table: str, **values: Any) -> None:
-        columns = ", ".join(values)
-        marks = ", ".join("?" * len(values))
-        self._connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))
+        self._connection.execute(_insertion(table, tuple(values)), tuple(values.values()))
 
     def _lookup(self, table: str, column: str, value: str, what: str) -> int:
         found = self._connection.execute(f"SELECT entry FROM {table} WHERE {column} = ?", (value,)).fetchone()
@@ -316,6 +315,11 @@ class Derivation:
             runs=p["runs"]["size"],
             time=p["time"],
         )
+
+
+@lru_cache(maxsize=256)
+def _insertion(table: str, columns: tuple[str, ...]) -> str:
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 _Rows = Callable[[Derivation, int, str, Json], None]

@@ -22,6 +22,7 @@ class RunTail:
         self.prev = run
         self.ended = ended
         self._tree = Frontier()
+        self._root: str | None = None
         for leaf_hash in leaf_hashes:
             self._append(leaf_hash)
 
@@ -34,6 +35,7 @@ class RunTail:
         twin = RunTail(self.run, (), ended=self.ended)
         twin.prev = self.prev
         twin._tree = Frontier(self._tree.size, self._tree.hashes)
+        twin._root = self._root
         return twin
 
     def add(self, leaf_hash: bytes, kind: str) -> None:
@@ -43,11 +45,14 @@ class RunTail:
 
     def _append(self, leaf_hash: bytes) -> None:
         self._tree.append(leaf_hash)
+        self._root = None
         self.prev = leaf_hash.hex()
 
     def chain_fields(self) -> dict[str, Any]:
         """run, seq, prev and history of the next entry."""
-        history = {"type": EMPTY_HISTORY["type"], "size": self.seq, "root": self._tree.root().hex()}
+        if self._root is None:
+            self._root = self._tree.root().hex()
+        history = {"type": EMPTY_HISTORY["type"], "size": self.seq, "root": self._root}
         return {"run": self.run, "seq": self.seq, "prev": self.prev, "history": history}
 
     def check(self, predicate: Mapping[str, Any]) -> None:
