@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,17 +72,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A file or folder of the user's that does not let itself be read or written.
         note(f"error: {error.filename or 'system'}: {(error.strerror or str(error)).lower()}")
         return 2
+    except (MemoryError, sqlite3.OperationalError) as error:
+        note(f"error: {str(error) or 'out of memory'}")
+        return 2
     except Exception as error:
-        # Errors of ours and of the command-line parser say how they end; anything else is a bug and shows itself.
-        code = getattr(error, "exit_code", None)
-        if not isinstance(code, int):
-            raise
-        show = getattr(error, "show", None)
+        # Errors of ours say how they end, the command-line parser's are of usage, anything else is a bug: never 1,
+        # which would say that something was found wrong.
+        show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
         if callable(show):
             show()
-        else:
+            return 2
+        if isinstance(code, int):
             note(f"error: {error}")
-        return code
+            return code
+        note(f"error: {type(error).__name__}: {error}; this should not happen, please report it")
+        if os.environ.get("BITWITNESS_TRACEBACK"):
+            traceback.print_exc()
+        return 2
 
 
 if __name__ == "__main__":

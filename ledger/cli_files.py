@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from .errors import BitwitnessError
+from .regular_file import open_regular
 
 
 def read_file(path: Path, limit: int) -> bytes:
     """The file's bytes, at most `limit`. Raises BitwitnessError."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(limit + 1)
-    except OSError as error:
-        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (OSError, ValueError) as error:  # the latter: a zero byte in the path
+        raise BitwitnessError(f"{path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None
     if len(data) > limit:
         raise BitwitnessError(f"{path}: larger than {limit} bytes")
     return data

@@ -63,6 +63,8 @@ def generate(
 
     Example: ledger key generate --role auditor --out alice.pem
     """
+    if role not in keys.ROLES:
+        raise typer.BadParameter(f"--role is one of {', '.join(keys.ROLES)}")
     signer = keys.generate(role)
     keys.save(signer, out, new_passphrase(file=passphrase_file) if encrypt or passphrase_file else None)
     public = keys.public_path(out)

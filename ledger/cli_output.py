@@ -1,4 +1,8 @@
-"""How commands answer: results on stdout (a table, lines, or JSON), everything else on stderr."""
+"""How commands answer: results on stdout (a table, lines, or JSON), everything else on stderr.
+
+What is printed can come from a file that somebody else made. So nothing but printable ASCII and the few marks of our
+own words reaches a terminal; all else is shown by its number, as in \\x1b.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,32 @@ def emit_json(value: Any) -> None:
 
 def json_text(value: Any) -> str:
     """What emit_json prints."""
-    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_finite(value), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def emit_json_list(items: Iterable[Mapping[str, Any]]) -> None:
     """Print a JSON list, one item a line, without holding it in memory."""
     separator = "["
     for item in items:
-        sys.stdout.write(f"{separator}\n{json.dumps(item, ensure_ascii=False, allow_nan=False)}")
+        sys.stdout.write(f"{separator}\n{json.dumps(item, ensure_ascii=True, allow_nan=False)}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
+
+
+# Besides printable ASCII: the ellipsis, dashes, arrow and relation signs of our own messages.
+_OWN = frozenset("\N{HORIZONTAL ELLIPSIS}\N{EN DASH}\N{EM DASH}\N{RIGHTWARDS ARROW}\N{LESS-THAN OR EQUAL TO}")
+
+
+def plain(text: str) -> str:
+    """Text that moves no cursor, breaks no line and imitates no other: the rest as \\xNN or \\uNNNN."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char in _OWN or (char.isascii() and char.isprintable()) else _code(char) for char in text)
+
+
+def _code(char: str) -> str:
+    number = ord(char)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def emit_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -46,7 +66,7 @@ def emit_fields(fields: Mapping[str, object]) -> None:
     shown = {name: value for name, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        print(f"{name.ljust(width)}  {_text(value)}")
+        print(f"{plain(name).ljust(width)}  {_text(value)}")
 
 
 _VERDICTS = {True: "ok   ", False: "WRONG", None: "?    "}
@@ -56,12 +76,13 @@ def emit_checks(checks: Iterable[Mapping[str, Any]]) -> None:
     """Print one line for each check {"name", "ok", "detail"}, with its category where it has one."""
     for item in checks:
         category = f"{item['category']} " if "category" in item else ""
-        print(f"{_VERDICTS[item['ok']]}  {category}{item['name']}: {item['detail']}")
+        said = plain(f"{category}{item['name']}: {item['detail']}")
+        print(f"{_VERDICTS[item['ok']]}  {said}")
 
 
 def note(text: str) -> None:
-    """Say something that is not the result."""
-    print(text, file=sys.stderr)
+    """Say something that is not the result, in one line."""
+    print(plain(text), file=sys.stderr)
 
 
 def _finite(value: Any) -> Any:
@@ -79,7 +100,7 @@ def _text(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value)
+    return plain(str(value))
 
 
 def _is_number(text: str) -> bool:

@@ -16,6 +16,7 @@ from .cli_plugins import load_verifier
 from .errors import BitwitnessError
 from .fork import looks_like_fork, verify_fork
 from .project import ProjectNotFound
+from .regular_file import open_regular
 from .store import Ledger
 from .trust import load_trust
 from .verify import Check, exit_code, verify_proof
@@ -113,7 +114,7 @@ def verify(
 
 
 def _examine(path: Path, policy: Path | None, entry: Path | None) -> list[dict[str, Any]]:
-    if not path.exists():
+    if "\0" in str(path) or not path.exists():
         raise BitwitnessError(f"{path}: no such file or folder")
     policy = policy or _project_policy()
     if path.is_dir():
@@ -121,8 +122,11 @@ def _examine(path: Path, policy: Path | None, entry: Path | None) -> list[dict[s
         if verifier is None:
             raise BitwitnessError("no installed package verifies models; install bitwitness with its registry")
         return verifier(path, policy)
-    with open(path, "rb") as file:
-        head = file.read(16)
+    try:
+        with open_regular(path) as file:
+            head = file.read(16)
+    except OSError as error:
+        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     trust = load_trust(policy)
     if head == b"SQLite format 3\x00" or path.suffix == ".db":
         from .verify_ledger import verify_ledger  # it starts worker processes

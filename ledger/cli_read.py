@@ -10,6 +10,7 @@ import typer
 
 from . import cli_output
 from .cli_options import JsonOption, current_project
+from .merkle import MAX_SIZE
 
 
 def log(
@@ -25,7 +26,9 @@ def log(
     from .browse import list_entries  # sqlite-utils takes 0.15 s to import
 
     with current_project().open_ledger() as ledger:
-        found = list_entries(ledger, run=run, kind=kind, limit=limit)
+        # More entries than a ledger can have are all of them; SQLite's integers end below Python's.
+        most = None if limit is None else min(limit, MAX_SIZE)
+        found = list_entries(ledger, run=run, kind=kind, limit=most)
         if json_output:
             cli_output.emit_json_list(item.to_json() for item in found)
             return
@@ -69,4 +72,4 @@ def show(
             "what": item.summary(),
         }
     )
-    print(json.dumps(item.statement, indent=2, ensure_ascii=False))
+    print(json.dumps(item.statement, indent=2, ensure_ascii=True))

@@ -1,19 +1,23 @@
 """What a verifier trusts before it looks: one log and one root key, pinned in `trust.toml`.
 
-Only the tables [log], [root] and [witnesses] are read here; docs/formats/trust-policy.md describes the whole file,
-and the registry, which decides on models, reads it all strictly.
+Only the tables [log], [root] and [witnesses] are used here, but every key of the file must be one that
+docs/formats/trust-policy.md describes; the registry, which decides on models, applies the rules.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from .errors import BitwitnessError, NoteError
 from .keys import PublicKey
 from .note import ED25519, Note, Verifier
+from .regular_file import read_regular
 from .witness_policy import NONE, WitnessPolicy, WitnessPolicyError, parse_policy
 
 _SIZE_LIMIT = 1 << 20
@@ -86,30 +90,87 @@ def pinned_witnesses(text: str, log: Verifier) -> WitnessPolicy:
 
 
 def load_trust(path: Path) -> Trust:
-    """Read the pinned keys of a policy file. Raises TrustError."""
+    """Read the pinned keys of a policy file, all of which must be as its description says. Raises TrustError."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_SIZE_LIMIT + 1)
-        if len(data) > _SIZE_LIMIT:
-            raise TrustError(path, f"larger than {_SIZE_LIMIT} bytes")
-        table = tomllib.loads(data.decode("utf-8"))
+        table = tomllib.loads(read_regular(path, _SIZE_LIMIT).decode("utf-8"))
     except OSError as error:
         raise TrustError(path, (error.strerror or "cannot be read").lower()) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except UnicodeDecodeError:
+        raise TrustError(path, "not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # of TOML, or of a path with a zero byte
         raise TrustError(path, f"not TOML: {error}") from None
-
-    def text(section: str, name: str) -> str:
-        value = table.get(section, {})
-        value = value.get(name) if isinstance(value, dict) else None
-        if not isinstance(value, str):
-            raise TrustError(path, f"the key {section}.{name} is missing")
-        return value
-
+    wrong = policy_fault(table)
+    if wrong is not None:
+        raise TrustError(path, wrong)
     try:
-        origin, log = text("log", "origin"), Verifier.parse(text("log", "key"))
-        witnesses = pinned_witnesses(text("witnesses", "policy"), log) if "witnesses" in table else None
-        return Trust(origin, log, PublicKey.from_hex(text("root", "key")), witnesses)
-    except TrustError:
-        raise
+        log = Verifier.parse(table["log"]["key"])
+        witnesses = pinned_witnesses(table["witnesses"]["policy"], log) if "witnesses" in table else None
+        return Trust(table["log"]["origin"], log, PublicKey.from_hex(table["root"]["key"]), witnesses)
     except BitwitnessError as error:
         raise TrustError(path, str(error)) from None
+
+
+# Every key of a policy, by its table: its type, and whether it must be there. The registry gives the rules their
+# meaning; an unknown one is refused here, too, so that one file means the same to every command.
+_HASHES, _TEXTS = ("a list of 64 lower-case hex digits each", "a list of texts")
+POLICY_KEYS: dict[str, dict[str, str]] = {
+    "log": {"origin": "a text", "key": "a text"},
+    "root": {"key": "a text"},
+    "witnesses": {"policy": "a text"},
+    "rules": {
+        "require_audit": "true or false",
+        "self_chosen_auditors": _HASHES,
+        "max_open_intents": "a whole number",
+        "min_audited_steps": "a whole number",
+        "min_audited_fraction": "a number",
+        "require_status": "true or false",
+        "max_status_age": "a whole number",
+        "max_checkpoint_age": "a whole number",
+        "trainers": _HASHES,
+        "publishers": _HASHES,
+        "datasets": _HASHES,
+        "code": _HASHES,
+        "licenses": _TEXTS,
+        "models": _TEXTS,
+        "min_version": "a whole number",
+    },
+}
+_REQUIRED = ("log", "root")
+_KEYID = re.compile("[0-9a-f]{64}")
+
+
+def policy_fault(table: Mapping[str, Any]) -> str | None:
+    """The first key of a parsed policy that is unknown, missing or of another type, in one line; None if none is."""
+    for section in table:
+        if section not in POLICY_KEYS:
+            return f"unknown key {section}"
+    for section, keys in POLICY_KEYS.items():
+        if section not in table and section not in _REQUIRED:
+            continue
+        values = table.get(section, {})
+        if not isinstance(values, dict):
+            return f"{section}: must be a table"
+        for name in values:
+            if name not in keys:
+                return f"unknown key {section}.{name}"
+        for name, wanted in keys.items():
+            if name not in values:
+                if section != "rules":
+                    return f"the key {section}.{name} is missing"
+            elif not _is(wanted, values[name]):
+                return f"{section}.{name}: must be {wanted}"
+    return None
+
+
+def _is(wanted: str, value: object) -> bool:
+    if wanted == "a text":
+        return isinstance(value, str)
+    if wanted == "true or false":
+        return isinstance(value, bool)
+    if wanted == "a whole number":
+        return type(value) is int
+    if wanted == "a number":
+        return type(value) in (int, float)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return False
+    return wanted == _TEXTS or all(_KEYID.fullmatch(item) for item in value)

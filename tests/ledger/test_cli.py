@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import cli, cli_plugins, keys, tlog_proof
+from bitwitness.ledger import cli, cli_care, cli_output, cli_plugins, keys, tlog_proof
 from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.store import Ledger
 
@@ -262,7 +262,7 @@ def test_keys_are_listed_and_generated(run: Run, tmp_path: Path) -> None:
     made = answer(run("key", "generate", "--role", "witness", "--out", tmp_path / "w.pem", "--json"))
     assert keys.load_private(tmp_path / "w.pem").keyid == made["keyid"]
     assert "exists" in complaint(run("key", "generate", "--role", "witness", "--out", tmp_path / "w.pem"), 2)
-    assert "not one of" in complaint(run("key", "generate", "--role", "king", "--out", tmp_path / "k.pem"), 1)
+    assert "is one of" in run("key", "generate", "--role", "king", "--out", tmp_path / "k.pem")[2]
 
 
 # Mistakes -------------------------------------------------------------------------------------------------
@@ -376,5 +376,59 @@ def test_errors_of_other_packages_keep_their_exit_code(run: Run, monkeypatch: py
     monkeypatch.setattr("bitwitness.ledger.cli_read.current_project", broken)
     assert complaint(run("log"), 2) == "error: no such operator"
     monkeypatch.setattr(KernelError, "exit_code", "none")
-    with pytest.raises(KernelError):
-        cli.main(["log"])
+    assert "should not happen" in complaint(run("log"), 2)
+
+
+# What is no verdict, and what must not reach a terminal -------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("x\x1b[2J\ny"), RecursionError("deep"), KeyError("k"), MemoryError()])
+def test_a_bug_is_not_a_verdict(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Exit code 1 says that something was found wrong; whatever goes wrong in the program itself ends with 2."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli_care, "current_project", fail)
+    line = complaint(run("rebuild"), 2)
+    assert line.isascii() and line.isprintable()
+
+
+def test_usage_errors_end_with_2(run: Run, tmp_path: Path) -> None:
+    for arguments in (
+        ("key", "generate", "--role", "foo", "--out", tmp_path / "k.pem"),
+        ("no-such-command",),
+        ("verify", "--nonsense"),
+        ("log", "--limit", "-1"),
+        ("log", "--limit", "x"),
+        ("verify",),
+    ):
+        assert run(*arguments)[0] == 2, arguments
+
+
+def test_numbers_and_paths_without_measure(run: Run) -> None:
+    assert answer(run("log", "--limit", 10**30, "--json")) == answer(run("log", "--json"))
+    assert run("verify", "x\0y")[0] == 2
+    assert run("verify", "ledger.db", "--policy", "x\0y")[0] == 2
+
+
+def test_only_regular_files_are_read(run: Run, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (fifo, "/dev/zero"):
+        assert "not a regular file" in complaint(run("verify", path), 2)
+        assert "not a regular file" in complaint(run("verify", "ledger.db", "--policy", path), 2)
+
+
+def test_what_is_printed_cannot_drive_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "x\x1b[2J\r\nok     everything: \u202e\x9b\U0001f600\x7f…"
+    cli_output.emit_table(("a",), [(hostile,)])
+    cli_output.emit_fields({hostile: hostile})
+    cli_output.emit_checks([{"name": hostile, "ok": None, "detail": hostile}])
+    cli_output.emit_json({hostile: hostile})
+    cli_output.emit_json_list([{hostile: hostile}])
+    cli_output.note(hostile)
+    captured = capsys.readouterr()
+    printed = set(captured.out + captured.err) - {"\n", "…"}
+    assert all(char.isascii() and char.isprintable() for char in printed)
+    assert captured.err.count("\n") == 1 and "\\x1b[2J\\x0d\\x0aok" in captured.err

@@ -295,6 +295,31 @@ def test_trust_pins_a_log_and_a_root(tmp_path: Path) -> None:
         load_trust(tmp_path / "none.toml")
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("[rulez]\nrequire_audit = true\n", "unknown key rulez"),
+        ("[rules]\nrequire_audits = true\n", "unknown key rules.require_audits"),
+        ("[rules]\nrequire_audit = 1\n", "rules.require_audit: must be true or false"),
+        ("[rules]\nmin_version = true\n", "rules.min_version: must be a whole number"),
+        ('[rules]\ntrainers = ["AB"]\n', "rules.trainers: must be a list"),
+        ('[rules]\nlicenses = "MIT"\n', "rules.licenses: must be a list of texts"),
+        ('[witnesses]\npolicies = "x"\n', "unknown key witnesses.policies"),
+        ("[witnesses]\n", "the key witnesses.policy is missing"),
+        ("name = 1\n", "unknown key root.name"),
+        ("[[rules]]\n", "rules: must be a table"),
+    ],
+)
+def test_a_policy_is_read_strictly_by_every_command(tmp_path: Path, more: str, says: str) -> None:
+    path = tmp_path / "trust.toml"
+    root = small.TRUST.root.raw.hex()
+    good = f'[log]\norigin = "{small.ORIGIN}"\nkey = "{small.TRUST.log.vkey}"\n[root]\nkey = "{root}"\n'
+    path.write_text(good + more)
+    with pytest.raises(TrustError) as raised:
+        load_trust(path)
+    assert says in str(raised.value)
+
+
 def test_a_note_of_another_kind_is_no_checkpoint(proof: str) -> None:
     changed = _with(proof, checkpoint_note=sign_note("hello\n", small.ORIGIN, SIGNERS["log"]))
     assert answers(verify_proof(changed, small.TRUST))["inclusion"] is False
