@@ -212,9 +212,17 @@ def add_audit(project: Project, ledger: Ledger, run: str, intent: str, outcome: 
     return append(ledger, project.signer("auditor"), "audit", audit)[0]
 
 
+def _create(folder: Path) -> Project:
+    """A project whose policy asks for a status, too, as the comment in its trust.toml says."""
+    project = Project.create(folder)
+    text = project.trust_path.read_text()
+    project.trust_path.write_text(text.replace("# require_status = true", "require_status = true"))
+    return project
+
+
 def make(folder: Path, *, audited: bool = True) -> SmallRun:
     """A project in ``folder`` with one finished, stored and audited run; no model yet."""
-    project = Project.create(folder)
+    project = _create(folder)
     with project.open_ledger(writable=True) as ledger:
         dataset = add_dataset(ledger, project.signer("trainer"))
         writer = add_run(project, ledger, dataset)
@@ -231,7 +239,7 @@ def make(folder: Path, *, audited: bool = True) -> SmallRun:
 
 def make_lean(folder: Path) -> SmallRun:
     """The smallest run that can be released: one step, stored, neither measured nor audited."""
-    project = Project.create(folder)
+    project = _create(folder)
     with project.open_ledger(writable=True) as ledger:
         writer = add_run(project, ledger, add_dataset(ledger, project.signer("trainer")))
         add_step(writer, 1)
