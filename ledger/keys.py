@@ -128,9 +128,7 @@ def save(signer: Signer, path: Path | str, passphrase: bytes | None = None) -> N
     }
     public = public_path(path)
     if path == public:
-        raise KeyFileError(
-            path, "the public key takes this name; give the private key another, as FILE.pem"
-        )
+        raise KeyFileError(path, "the public key takes this name; give the private key another, as FILE.pem")
     if public.exists():
         raise KeyFileError(public, "this file exists; a key is never overwritten")
     _write_new(path, pem, 0o600)

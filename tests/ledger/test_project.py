@@ -53,6 +53,7 @@ def test_the_trust_policy_names_the_auditor(project: Project) -> None:
     policy = tomllib.loads(project.trust_path.read_text(encoding="utf-8"))
     assert policy["rules"] == {
         "require_audit": True,
+        "require_status": True,
         "self_chosen_auditors": [project.signer("auditor").keyid],
     }
 
