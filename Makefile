@@ -1,5 +1,5 @@
 # make demo · make test · make check · make bench — each does its own set-up.
-# A fresh machine needs Python 3.11 or newer with its venv module, a C++20 compiler and make.
+# A fresh machine needs Python 3.11 or newer with its venv module and headers, a C++20 compiler and make.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -17,9 +17,12 @@ help:
 install: $(VENV)/.built ## make .venv and install bitwitness into it, editable
 
 $(VENV)/.deps: pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "bitwitness needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+	  || { echo "Python's headers are missing: apt-get install python3-dev" >&2; exit 2; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
+	  || { echo "Python's venv module is missing: apt-get install python3-venv" >&2; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  scikit-build-core nanobind cmake ninja
@@ -77,4 +80,4 @@ fuzz: install ## fuzz each parser for SECONDS (60)
 	$(BIN)/python -m tests.fuzz all $(SECONDS)
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) build demo
+	rm -rf $(VENV) build

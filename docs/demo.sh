@@ -15,10 +15,15 @@ fails_with() { # expected exit status, command
   echo "(exit status $status)"
 }
 
+if [ -e demo ] && [ ! -e demo/.made-by-make-demo ]; then
+  echo "$PWD/demo exists and was not made by this demo; move it away first" >&2
+  exit 2
+fi
 rm -rf demo
 
 say "A project: keys, a ledger, a trust policy, a run to start from"
 run ledger init demo
+touch demo/.made-by-make-demo
 cd demo
 
 say "Real text: this machine's Python library, 4 MB of it"
@@ -66,4 +71,4 @@ PAGES
 kill "$server"
 wait "$server" 2>/dev/null || true
 trap - EXIT
-say "Done. 'cd demo && ledger serve' opens it again."
+say "Done. '. .venv/bin/activate && cd demo && ledger serve' opens it again."

@@ -66,15 +66,17 @@ def examine(path: Path, trust: Trust | None = None, *, processes: int | None = N
     with ledger_file.reporting(path), closing(ledger_file.connect(path, writable=False)) as connection:
         ledger_file.check_identity(path, connection, schema_too=False)
     with closing(connect(path)) as connection:
-        connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         report = FsckReport(LedgerReport())
         try:
             connection.execute("BEGIN")  # one moment of the file, whatever a writer does meanwhile
+            as_bytes, connection.text_factory = connection.text_factory, _readable
             readable = _check_tables(connection, report)
             if not readable:
                 return report
             stored = _StoredNodes(connection, report)
-            report.ledger = verify_ledger(path, trust, processes=processes, on_nodes=stored.compare)
+            connection.text_factory = as_bytes
+            report.ledger = verify_ledger(path, trust, processes=processes, on_nodes=stored.compare, moment=connection)
+            connection.text_factory = _readable
             stored.finish()
             _check_derived(connection, report)
             report.complete = report.ledger.complete
@@ -86,6 +88,10 @@ def examine(path: Path, trust: Trust | None = None, *, processes: int | None = N
                 return report
             report.fault("tables", "sqlite_schema", None, f"cannot be read: {error}")
     return report
+
+
+def _readable(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _check_tables(connection: sqlite3.Connection, report: FsckReport) -> bool:

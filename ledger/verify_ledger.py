@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,16 +140,17 @@ def verify_ledger(
     *,
     processes: int | None = None,
     on_nodes: Callable[[list[merkle.Node]], None] = lambda nodes: None,
+    moment: sqlite3.Connection | None = None,
 ) -> LedgerReport:
     """Verify a ledger file. Without `trust` the file's own first entry and origin stand in for pinned keys.
 
-    Everything is read in one moment of the file, so a writer may go on meanwhile. `on_nodes` is told the perfect
+    Everything is read in one moment of the file, so a writer may go on meanwhile; it is that of the open transaction
+    of `moment`, a connection of connect(), where one is given. `on_nodes` is told the perfect
     subtrees that each entry completes, itself first. Nothing wrong with the file raises; it is in the report.
     """
     report = LedgerReport()
     try:
-        with closing(connect(path)) as connection:
-            connection.execute("BEGIN")
+        with _moment(path, moment) as connection:
             report.complete = _verify(path, connection, trust, report, processes, on_nodes)
     except (OSError, MemoryError, BrokenExecutor) as error:
         report.hindrance = guard.reason(error)
@@ -159,6 +160,16 @@ def verify_ledger(
         else:
             report.fault("file", "ledger", None, f"cannot be read: {error}")
     return report
+
+
+@contextmanager
+def _moment(path: Path, given: sqlite3.Connection | None) -> Iterator[sqlite3.Connection]:
+    if given is not None:
+        yield given
+        return
+    with closing(connect(path)) as connection:
+        connection.execute("BEGIN")
+        yield connection
 
 
 def _verify(

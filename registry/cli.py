@@ -44,7 +44,7 @@ def register(
     The weights are hashed and compared with the ledger first. Writes models/NAME/VERSION with model.safetensors,
     config.json and provenance.json, and appends a signed release, a status and a checkpoint to the ledger.
 
-    Example: ledger model register demo-lm --run first
+    Example: ledger model register demo-lm --run demo
     """
     project = current_project()
 

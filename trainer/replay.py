@@ -97,7 +97,7 @@ def replay(
     per_step = workspace.config.data.windows_per_step
     while state.control.step < last:
         cursor = state.control.cursor
-        stream.check([stream.number(sample) for sample in range(cursor, cursor + per_step)])
+        stream.check_samples(cursor, per_step)
         number = state.control.step + 1
         record = step(state, stream, workspace, tap(number))
         expected = history.computed(number)

@@ -139,6 +139,12 @@ def train(
         _check_vocabulary(data, config)
         stream = WindowStream(data, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
         held_out = _held_out(project, config)
+        if held_out is not None:
+            _check_vocabulary(held_out, config)
+            if held_out.tokenizer != data.tokenizer:
+                raise BitwitnessError(
+                    f"datasets {data.name} and {held_out.name} have other tokenizers; give data.held_out one like it"
+                )
         workspace = Workspace(config, threads, windows_at_once)
         session = _Session(project, ledger, config, workspace, stream, held_out, trainer, log, report)
         remove_leftovers(session.folder)
@@ -220,6 +226,8 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
     config = session.config.run
     commitment: StateCommitment | None = None
     while state.control.step < config.steps and not stop.asked:
+        # Damaged tokens would be signed under the undamaged dataset's root, and accuse an honest run later.
+        session.stream.check_samples(state.control.cursor, session.config.data.windows_per_step)
         began = time.perf_counter()
         try:
             record = step(state, session.stream, session.workspace)
@@ -349,7 +357,8 @@ def _held_out(project: Project, config: RunConfig) -> Dataset | None:
     name = config.data.held_out or held_out_name(config.data.train)
     try:
         dataset = Dataset.open(project.data_dir, name)
-        WindowStream(dataset, config.data.window, config.run.seed)
+        stream = WindowStream(dataset, config.data.window, config.run.seed)
+        stream.check(range(min(config.run.eval_windows, stream.count)))
     except (NoSuchDataset, TooShort) as error:
         raise BitwitnessError(
             f"run.eval_every = {config.run.eval_every} needs held-out text: {error}; or set eval_every = 0"

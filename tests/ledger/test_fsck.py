@@ -6,10 +6,11 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bitwitness.ledger import derived_schema
+from bitwitness.ledger import derived_schema, fsck
 from bitwitness.ledger.fsck import FsckReport, examine
 from bitwitness.ledger.store import LedgerDamaged, LedgerNotFound, NotALedger
 from bitwitness.ledger.trust import load_trust
@@ -157,3 +158,20 @@ def test_damaged_pages_are_faults_not_exceptions(tmp_path: Path) -> None:
         except (LedgerDamaged, NotALedger) as error:
             assert "\n" not in str(error)
     assert 1 in verdicts and verdicts <= {0, 1}
+
+
+def test_entries_that_a_writer_adds_meanwhile_are_no_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = small.create(path)
+    writer = small.begin(ledger)
+    honest = fsck.verify_ledger
+
+    def while_written(*arguments: Any, **options: Any) -> Any:
+        for number in range(1, 6):
+            writer.append("step", small.step(number))
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr(fsck, "verify_ledger", while_written)
+    with ledger:
+        report = examine(path)
+    assert report.faults == [] and report.ledger.faults == [], report.checks

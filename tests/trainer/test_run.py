@@ -16,6 +16,7 @@ import pytest
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.trainer.data import DatasetDamaged
 from bitwitness.trainer.history import LedgerNotVerified, open_run, open_verified_run
 from bitwitness.trainer.memory import NotEnoughMemory
 from bitwitness.trainer.record_check import check_record
@@ -249,3 +250,13 @@ def test_thinned_moments_are_still_committed_where_a_replay_starts(project: Proj
         history = open_run(ledger, "r")
     assert [step for step in sorted(history.steps) if history.state(step).optimizer is not None] == [4, 6]
     assert audit(project, "r", samples=5, threads=1).result == "match"
+
+
+def test_damaged_data_is_not_trained_on(project: Project) -> None:
+    shard = next((project.data_dir / "text").glob("tokens-*"))
+    data = bytearray(shard.read_bytes())
+    data[::2] = bytes(byte ^ 1 for byte in data[::2])
+    shard.write_bytes(data)
+    with pytest.raises(DatasetDamaged, match="the ledger commits to"):
+        run(project)
+    assert kinds(project) == ["run"]

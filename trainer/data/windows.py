@@ -122,6 +122,10 @@ class WindowStream:
         for window in windows:
             self.dataset.check_range(*self.tokens_of(window))
 
+    def check_samples(self, first: int, count: int) -> None:
+        """Check what the samples [first, first + count) read; a document is hashed once per open dataset."""
+        self.check([self.number(sample) for sample in range(first, first + count)])
+
     def where(self, sample: int) -> list[Reading]:
         """The documents and byte ranges that a sample read."""
         return self.where_window(self.number(sample))
