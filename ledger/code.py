@@ -1,8 +1,8 @@
 """The commitment to the code that runs, `code/1` (docs/formats/commitments.md).
 
 Compiled sources are those of the build, from the manifest that the build embeds: the sources beside an
-installed wheel may be gone, and those of a checkout may have been edited since. Python files are hashed as
-they stand on disk, because that is what runs.
+installed wheel may be gone, and those of a checkout may have been edited since. Python files and the pages' templates are
+hashed as they stand on disk, because that is what runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .commitments import Commitment, file_leaf, tree
 from .errors import BitwitnessError
 
 MANIFEST = "_code.json"
+_READ_WHEN_RUN = (".py", ".css", ".html", ".js", ".svg")
 
 
 class CodeError(BitwitnessError):
@@ -32,9 +33,9 @@ def code_commitment() -> Commitment:
 
 def code_files() -> dict[str, str]:
     """POSIX path -> hex SHA-256 of every source file, as the commitment counts them. Raises CodeError."""
-    files = {path: digest for path, digest in read_manifest().items() if not path.endswith(".py")}
+    files = {path: digest for path, digest in read_manifest().items() if not path.endswith(_READ_WHEN_RUN)}
     for path, file in _embed_code.source_files(Path(__file__).resolve().parent.parent):
-        if path.endswith(".py"):
+        if path.endswith(_READ_WHEN_RUN):
             files[path] = _embed_code.sha256(file)
     return files
 
