@@ -1,7 +1,7 @@
 """The commitment to the code that runs, `code/1` (docs/formats/commitments.md).
 
-Compiled sources are those of the build, from the manifest that the build embeds: the sources beside an
-installed wheel may be gone, and those of a checkout may have been edited since. Python files and the pages' templates are
+Compiled sources are those of the build, from the manifest that the build embeds: the sources beside an installed
+wheel may be gone, and those of a checkout may have been edited since. Python files and the pages' templates are
 hashed as they stand on disk, because that is what runs.
 """
 
