@@ -36,13 +36,15 @@ class TrustError(BitwitnessError):
 class Trust:
     """The pinned log (its origin and the key of its checkpoints) and the root key that enrols all others.
 
-    With `witnesses`, a checkpoint counts only if their quorum has cosigned it.
+    With `witnesses`, a checkpoint counts only if their quorum has cosigned it. `auditors` are the keyids of those whose
+    word counts even where they chose themselves what to audit.
     """
 
     origin: str
     log: Verifier
     root: PublicKey
     witnesses: WitnessPolicy | None = None
+    auditors: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.log.type != ED25519:
@@ -105,7 +107,8 @@ def load_trust(path: Path) -> Trust:
     try:
         log = Verifier.parse(table["log"]["key"])
         witnesses = pinned_witnesses(table["witnesses"]["policy"], log) if "witnesses" in table else None
-        return Trust(table["log"]["origin"], log, PublicKey.from_hex(table["root"]["key"]), witnesses)
+        auditors = frozenset(table.get("rules", {}).get("self_chosen_auditors", []))
+        return Trust(table["log"]["origin"], log, PublicKey.from_hex(table["root"]["key"]), witnesses, auditors)
     except BitwitnessError as error:
         raise TrustError(path, str(error)) from None
 

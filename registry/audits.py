@@ -7,10 +7,11 @@ the run's own operator table. What does not count is reported with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
+
+from bitwitness.ledger.audit_rules import AuditedRun, contradiction, covered_spans, length, omission, untrusted
 
 from .checks import Check
 from .evidence import Entry
@@ -33,8 +34,8 @@ def audit_checks(lineage: Lineage, rules: Rules) -> list[Check]:
     judged = _judge(lineage, rules)
     checks = [_required(lineage, rules, judged)]
     first, last = lineage.genesis.predicate["control"]["step"] + 1, lineage.step
-    spans = [span for audit in judged.counted for span in _spans(_matching(audit.predicate))]
-    covered = _length((max(first, low), min(last, high)) for low, high in spans)
+    replayed = [span for audit in judged.counted for span in covered_spans(audit.predicate)]
+    covered = length((max(first, low), min(last, high)) for low, high in replayed)
     total = last - first + 1
     said = f"audits that count replayed {covered} of the {total} steps up to the released one"
     if rules.min_audited_steps is not None:
@@ -61,7 +62,7 @@ def _required(lineage: Lineage, rules: Rules, judged: _Judged) -> Check:
             detail = f"{_who(audit)} found that step {found['step']} does not replay ({audit})"
             return Check("audit", False, detail, "POLICY")
     counted = [
-        f"{_who(audit)} replayed {_length(_spans(_matching(audit.predicate)))} steps: match" for audit in judged.counted
+        f"{_who(audit)} replayed {length(covered_spans(audit.predicate))} steps: match" for audit in judged.counted
     ]
     said = "; ".join([*counted, *judged.refused]) or "no audit in the bundle"
     if not rules.require_audit:
@@ -110,39 +111,15 @@ def _why_not(lineage: Lineage, audit: Entry, intent: Entry, rules: Rules) -> str
     reason = _inconsistency(lineage, predicate, intent.predicate)
     if reason is not None:
         return reason
-    if not any(unit["first"] <= lineage.step <= unit["last"] for unit in _matching(predicate)):
+    if not any(first <= lineage.step <= last for first, last in covered_spans(predicate)):
         return f"the released step {lineage.step} is not among what it replayed"
-    if predicate["basis"] == "self-chosen" and audit.envelope.keyid not in rules.self_chosen_auditors:
-        return "it chose its own sample, which counts only for auditors in self_chosen_auditors"
-    if predicate["basis"] == "beacon":
-        return "its beacon cannot be checked offline"
-    return None
+    return untrusted(predicate, audit.envelope.keyid, rules.self_chosen_auditors)
 
 
 def _inconsistency(lineage: Lineage, predicate: Json, intent: Json) -> str | None:
     """What an audit says that cannot be so, or that an audit of these steps would not leave out."""
-    units, spans = predicate["units"], _spans(predicate["units"])
-    if predicate["arithmetic"] != lineage.genesis.predicate["arithmetic"]:
-        return "it computed with another operator table than the run"
-    if predicate["transcript"]["size"] == 0:
-        return "its transcript is empty, so it replayed nothing"
-    if any(right[0] <= left[1] for left, right in pairwise(spans)):
-        return "its units overlap"
-    last = min(intent["last"], _last_step(lineage))
-    if spans[0][0] < intent["first"] or spans[-1][1] > last:
-        return f"it names steps {spans[0][0]} to {spans[-1][1]}, of which the run and its intent have not all"
-    if not any((unit["first"], unit["last"], unit["cause"]) == (0, 0, "init") for unit in units):
-        return "it did not compare the initial state, as every audit does"
-    if spans[-1][1] != intent["last"]:
-        return f"it did not replay step {intent['last']}, the last that it announced, as every audit does"
-    covered = _length(_spans(_matching(predicate)))
-    # A replay that starts at an earlier stored state compares the steps before its unit, too.
-    if not covered <= predicate["steps"] <= spans[-1][1]:
-        return f"it claims {predicate['steps']} compared steps, its units have {covered}"
-    drawn, start = sum(unit["cause"] == "sample" for unit in units), lineage.genesis.predicate["control"]["step"]
-    if drawn > intent["samples"] or (drawn < intent["samples"] and covered < intent["last"] - start):
-        return f"it announced a sample of {intent['samples']} units and replayed {drawn}"
-    return None
+    run = AuditedRun.of(lineage.genesis.predicate, _last_step(lineage))
+    return contradiction(predicate, run) or omission(predicate, intent, run)
 
 
 def _last_step(lineage: Lineage) -> int:
@@ -154,22 +131,3 @@ def _last_step(lineage: Lineage) -> int:
 
 def _who(audit: Entry) -> str:
     return f"auditor {audit.envelope.keyid[:16]}…"
-
-
-def _matching(predicate: Json) -> list[Json]:
-    return [unit for unit in predicate["units"] if unit["outcome"] == "match"]
-
-
-def _spans(units: Iterable[Json]) -> list[tuple[int, int]]:
-    return sorted((unit["first"], unit["last"]) for unit in units)
-
-
-def _length(spans: Iterable[tuple[int, int]]) -> int:
-    """How many steps from 1 on lie in at least one span; the numbers are as large as a signer likes."""
-    total, reached = 0, 0
-    for low, high in sorted(spans):
-        low = max(low, reached + 1)
-        if low <= high:
-            total += high - low + 1
-            reached = high
-    return total

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bitwitness.ledger import entries, merkle
+from bitwitness.ledger.audit_rules import caught
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.envelope import seal
@@ -51,9 +52,7 @@ class AuditReport:
 
     def fraction(self, tampered: float) -> float:
         """The probability that a tampered fraction f of the steps would have been met: 1 − (1 − f)^k."""
-        if len(self.compared) == self.total:
-            return 1.0
-        return float(1.0 - (1.0 - tampered) ** len(self.compared))
+        return caught(tampered, len(self.compared), self.total)
 
 
 def audit(

@@ -181,6 +181,14 @@ def verified_run(path: Path, leaves: list[bytes], run: str) -> RunHistory:
         raise LedgerNotVerified(f"{path} cannot be read: {error}") from None
 
 
+def verified_keys(path: Path, leaves: list[bytes]) -> list[Entry]:
+    """The `key` entries of a verified ledger, in order."""
+    query = "SELECT idx, payload, signature FROM entries WHERE instr(payload, ?) > 0 ORDER BY idx"
+    with closing(connect(path)) as connection:
+        rows = connection.execute(query, ("bitwitness.dev/key/v1",)).fetchall()
+    return [entry for entry in (_verified_entry(path, row, leaves) for row in rows) if entry.kind == "key"]
+
+
 def _verified_entry(path: Path, row: tuple[Any, ...] | None, leaves: list[bytes]) -> Entry:
     index, payload, signature = row if row is not None else (-1, b"", b"")
     data = entry_bytes(payload, signature) if index >= 0 else b""

@@ -1,0 +1,98 @@
+"""What an audit entry must say to be worth anything, and which steps it covers: one rule for every reader.
+
+The gate decides with it on a release, `ledger coverage` counts with it. All functions read the predicates of entries
+that are already authenticated (docs/formats/audit.md, What counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """What a run fixes for its audits: its operator table, the step that it began from, and its last step."""
+
+    arithmetic: Json
+    start: int
+    last: int
+
+    @classmethod
+    def of(cls, genesis: Json, last: int) -> AuditedRun:
+        """From the predicate of a genesis, and the highest step that the run has."""
+        return cls(genesis["arithmetic"], genesis["control"]["step"], last)
+
+
+def contradiction(audit: Json, run: AuditedRun) -> str | None:
+    """What an audit says that cannot be so; None if it holds together."""
+    found = _spans(audit["units"])
+    if audit["arithmetic"] != run.arithmetic:
+        return "it computed with another operator table than the run"
+    if audit["transcript"]["size"] == 0:
+        return "its transcript is empty, so it replayed nothing"
+    if any(right[0] <= left[1] for left, right in pairwise(found)):
+        return "its units overlap"
+    if found[-1][1] > run.last:
+        return f"it names steps {found[0][0]} to {found[-1][1]}, of which the run has not all"
+    covered = length(covered_spans(audit))
+    # A replay that starts at an earlier stored state compares the steps before its unit, too.
+    if not covered <= audit["steps"] <= found[-1][1]:
+        return f"it claims {audit['steps']} compared steps, its units have {covered}"
+    return None
+
+
+def omission(audit: Json, intent: Json, run: AuditedRun) -> str | None:
+    """What a drawn audit of the steps that `intent` announced would not leave out; None if nothing is missing."""
+    units, found = audit["units"], _spans(audit["units"])
+    if found[0][0] < intent["first"] or found[-1][1] > intent["last"]:
+        return f"it names steps {found[0][0]} to {found[-1][1]}, of which the run and its intent have not all"
+    if not any((unit["first"], unit["last"], unit["cause"]) == (0, 0, "init") for unit in units):
+        return "it did not compare the initial state, as every audit does"
+    if found[-1][1] != intent["last"]:
+        return f"it did not replay step {intent['last']}, the last that it announced, as every audit does"
+    covered = length(covered_spans(audit))
+    drawn = sum(unit["cause"] == "sample" for unit in units)
+    if drawn > intent["samples"] or (drawn < intent["samples"] and covered < intent["last"] - run.start):
+        return f"it announced a sample of {intent['samples']} units and replayed {drawn}"
+    return None
+
+
+def untrusted(audit: Json, auditor: str, self_chosen_auditors: Collection[str]) -> str | None:
+    """Why the word of `auditor` (keyid) does not count on this basis; None if it does."""
+    if audit["basis"] == "self-chosen" and auditor not in self_chosen_auditors:
+        return "it chose its own sample, which counts only for auditors in self_chosen_auditors"
+    if audit["basis"] == "beacon":
+        return "its beacon cannot be checked offline"
+    return None
+
+
+def covered_spans(audit: Json) -> list[tuple[int, int]]:
+    """(first, last) of every unit that covers its steps, ascending."""
+    return _spans(unit for unit in audit["units"] if unit["outcome"] == "match")
+
+
+def _spans(units: Iterable[Json]) -> list[tuple[int, int]]:
+    return sorted((unit["first"], unit["last"]) for unit in units)
+
+
+def length(covered: Iterable[tuple[int, int]]) -> int:
+    """How many steps from 1 on lie in at least one span; the numbers are as large as a signer likes."""
+    total, reached = 0, 0
+    for low, high in sorted(covered):
+        low = max(low, reached + 1)
+        if low <= high:
+            total += high - low + 1
+            reached = high
+    return total
+
+
+def caught(tampered: float, covered: int, total: int) -> float:
+    """The probability that a tampered fraction of all steps was met: 1 − (1 − f)^k, and certainty where k = T."""
+    if covered == total:
+        return 1.0
+    return float(1.0 - (1.0 - tampered) ** covered)

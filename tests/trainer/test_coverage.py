@@ -1,0 +1,171 @@
+"""Coverage: which audits count, for which steps, how many auditors, and whose turn is next."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger.keys import generate
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.verify import KeyRing
+from bitwitness.trainer import records
+from bitwitness.trainer.audit import audit
+from bitwitness.trainer.cli_coverage import bar
+from bitwitness.trainer.coverage import Coverage, Segment, measure, open_coverage
+from bitwitness.trainer.history import Entry, RunHistory
+from bitwitness.trainer.run import train
+from bitwitness.trainer.sample import units
+from bitwitness.trainer.share import ranking
+
+from .conftest import small_config
+
+RUN = "ab" * 32
+ROOT = generate("root")
+AUDITORS = sorted((generate("auditor") for _ in range(3)), key=lambda signer: signer.keyid)
+A, B, C = (signer.keyid for signer in AUDITORS)
+
+
+def ring(*ended: str) -> KeyRing:
+    keys = KeyRing(ROOT.public)
+    for number, signer in enumerate(AUDITORS):
+        key = {"keyid": signer.keyid, "role": "auditor", "public": signer.public.raw.hex()}
+        keys.add(number + 1, {"action": "enrol", "key": key})
+    for keyid in ended:
+        keys.add(9, {"action": "revoke", "from": 20, "key": {"keyid": keyid, "role": "auditor"}})
+    return keys
+
+
+def entry(index: int, auditor: str, *found: tuple[int, int, str], **changes: Any) -> Entry:
+    steps = {step for first, last, outcome in found if outcome == "match" for step in range(max(first, 1), last + 1)}
+    predicate = {
+        "arithmetic": records.arithmetic(),
+        "basis": "self-chosen",
+        "result": "match",
+        "signer": auditor,
+        "steps": len(steps),
+        "transcript": {"size": 1},
+        "units": [{"first": a, "last": b, "outcome": o, "cause": "sample"} for a, b, o in found],
+        **changes,
+    }
+    return Entry(index, "audit", predicate)
+
+
+def measured(*about: Entry, keys: KeyRing | None = None, trusted: frozenset[str] = frozenset((A, B, C))) -> Coverage:
+    genesis = {"arithmetic": records.arithmetic(), "control": {"step": 0}, "name": "r"}
+    chain = [Entry(0, "run", genesis)]
+    chain += [Entry(i, "step", {"computed": {"step": i}}) for i in range(1, 13)]
+    chain += [Entry(20 + i, "state", {"step": i}) for i in (4, 8, 12)]
+    return measure(RunHistory(RUN, chain, list(about)), keys or ring(), trusted)
+
+
+def test_distinct_auditors_are_counted_per_step() -> None:
+    found = measured(
+        entry(10, A, (0, 0, "match"), (1, 4, "match")),
+        entry(11, A, (1, 4, "match")),
+        entry(12, B, (3, 8, "match"), (9, 12, "unavailable")),
+    )
+    assert found.segments == (
+        Segment(1, 2, (A,)),
+        Segment(3, 4, tuple(sorted((A, B)))),
+        Segment(5, 8, (B,)),
+        Segment(9, 12, ()),
+    )
+    assert found.histogram() == {0: 4, 1: 6, 2: 2}
+    assert found.counted == (10, 11, 12)
+    assert bar(found) == "▒▒▓▓▒▒▒▒░░░░"
+    assert found.to_json()["covered"] == {"0": 4, "1": 6, "2": 2}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (entry(10, A, (1, 4, "match"), arithmetic={}), "another operator table"),
+        (entry(10, A, (1, 4, "match"), transcript={"size": 0}), "transcript is empty"),
+        (entry(10, A, (1, 4, "match"), (4, 8, "match")), "overlap"),
+        (entry(10, A, (9, 13, "match")), "of which the run has not all"),
+        (entry(10, A, (1, 4, "match"), steps=3), "claims 3 compared steps"),
+        (entry(10, A, (1, 4, "match"), basis="beacon"), "beacon"),
+        (entry(30, C, (1, 4, "match")), "revoked"),
+    ],
+)
+def test_an_audit_that_does_not_count_covers_nothing(bad: Entry, reason: str) -> None:
+    found = measured(bad, keys=ring(C))
+    assert found.histogram() == {0: 12}
+    assert reason in found.refused[0][1]
+    assert C not in found.auditors
+
+
+def test_an_auditor_who_is_not_trusted_covers_nothing() -> None:
+    found = measured(entry(10, A, (1, 4, "match")), trusted=frozenset((B,)))
+    assert found.histogram() == {0: 12} and "self_chosen_auditors" in found.refused[0][1]
+
+
+def test_mismatches_are_named_whoever_found_them() -> None:
+    wrong = entry(10, A, (1, 4, "mismatch"), (5, 8, "match"), result="mismatch")
+    found = measured(wrong, trusted=frozenset())
+    assert found.mismatches == (10,) and found.histogram() == {0: 12}
+    assert measured(wrong).segments[1] == Segment(5, 8, (A,))
+
+
+def test_the_chance_that_tampering_was_met() -> None:
+    found = measured(entry(10, A, (1, 4, "match")))
+    assert found.caught(0.25) == 1 - 0.75**4
+    assert found.caught_together(0.25) == pytest.approx(1 / 3)  # 3 steps fit in one of 3 intervals
+    assert found.caught_together(0.5) == pytest.approx(2 / 3)
+    everything = measured(entry(10, A, (1, 12, "match")))
+    assert everything.caught(0.001) == everything.caught_together(0.001) == 1.0
+    assert measured().caught(0.5) == measured().caught_together(0.5) == 0.0
+
+
+def test_auditors_share_a_run() -> None:
+    found = measured(entry(10, A, (1, 4, "match")))
+    for auditor in (A, B, C):
+        turns = found.next_turns(auditor, 9)
+        assert [turn.covered for turn in turns] == sorted(turn.covered for turn in turns)
+        assert {(t.first, t.last) for t in turns} == {(5, 8), (9, 12)} | (set() if auditor == A else {(1, 4)})
+        assert all(ranking(RUN, t.first, t.last, (A, B, C))[t.rank] == auditor for t in turns)
+    many = measured()
+    owners = {ranking(RUN, first, last, many.auditors)[0] for first, last in units(range(1, 100), 100)}
+    assert owners == {A, B, C}
+
+
+def test_an_interval_keeps_its_owner_when_another_auditor_leaves() -> None:
+    every = units(range(1, 60), 60)
+    before = [ranking(RUN, *unit, (A, B, C))[0] for unit in every]
+    after = [ranking(RUN, *unit, (A, B))[0] for unit in every]
+    assert all(new == old for new, old in zip(after, before, strict=True) if old != C)
+
+
+def test_coverage_of_a_real_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from bitwitness.ledger.cli import app
+
+    train(project, small_config(), threads=2)
+    audit(project, "r", steps=(3, 4), threads=2)
+    auditor = project.signer("auditor").keyid
+    with project.open_ledger() as ledger:
+        found = open_coverage(project, ledger, "r")
+    assert found.histogram() == {0: 4, 1: 2}
+    assert [(turn.first, turn.last) for turn in found.next_turns(auditor, 9)] == [(1, 2), (5, 6)]
+    monkeypatch.chdir(project.root)
+    shown = CliRunner().invoke(app, ["coverage", "r"])
+    assert shown.exit_code == 0 and "░░▒▒░░" in shown.stdout and "next for auditor" in shown.stdout
+    as_json = json.loads(CliRunner().invoke(app, ["coverage", "r", "--json"]).stdout)
+    assert as_json["covered"] == {"0": 4, "1": 2} and as_json["next"][0]["first"] == 1
+    project.trust_path.write_text(project.trust_path.read_text().replace(auditor, "00" * 32))
+    with project.open_ledger() as ledger:
+        assert open_coverage(project, ledger, "r").histogram() == {0: 6}
+    project.trust_path.unlink()
+    with project.open_ledger() as ledger:
+        assert open_coverage(project, ledger, "r").histogram() == {0: 4, 1: 2}
+
+
+def test_the_vectors_of_the_page() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "formats" / "audit.md"
+    result = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert result.attempted > 10 and result.failed == 0
