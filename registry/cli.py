@@ -13,7 +13,7 @@ from bitwitness.ledger.cli_output import emit_checks, emit_json, emit_json_list,
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 
-from . import catalog
+from . import catalog, cli_exchange
 from .checks import exit_code
 from .register import register as make_version
 from .verify import check_folder
@@ -21,8 +21,9 @@ from .verify import check_folder
 model = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Models: register, list, show, verify.",
+    help="Models: register, list, show, verify, import.",
 )
+model.command("import")(cli_exchange.import_)
 
 
 @model.command()

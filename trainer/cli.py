@@ -24,6 +24,7 @@ from .config import load_config
 from .run import MAX_THREADS, RunResult
 from .run import Progress as StepProgress
 from .run import train as run_train
+from .start import model_of
 
 Threads = Annotated[
     int | None, typer.Option(min=1, max=MAX_THREADS, help="Worker threads; not in the bits. All cores if not given.")
@@ -50,7 +51,7 @@ def train(
     Example: ledger train run.toml --threads 2
     """
     project = current_project()
-    resolved = load_config(config, name=name)
+    resolved = load_config(config, name=name, model_of=lambda start: model_of(project, start))
     with _training_bar(resolved.run.steps) as report:
         result = run_train(
             project,

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,6 +25,7 @@ from .presets import PRESETS
 _SIZE_LIMIT = 1 << 20
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Start = Annotated[str, Field(pattern=r"^import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[int, Field(ge=1, le=2**16)]
 Side = Annotated[int, Field(ge=1, le=2**20)]
@@ -124,6 +126,9 @@ class Run(Section):
     name: Name = Field(description="a label, unique in the ledger")
     steps: Count = Field(description="updates in all")
     seed: Natural = Field(default=0, description="of initial weights and window order")
+    start: Start | None = Field(
+        default=None, alias="from", description="`import:NAME` begins with imported weights instead of the seed's"
+    )
     precision: Literal["fp32", "bfp"] = Field(default="fp32", description="of the matrix products")
     storage: Literal["F32"] = Field(default="F32", description="of weights and moments")
     head_backward: Literal["fp32"] = Field(default="fp32", description="precision of the head's backward products")
@@ -155,11 +160,15 @@ class RunConfig(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Return the whole configuration as ledger JSON: floats as 16 hex digits, tuples as lists."""
-        return {section: _to_ledger(fields) for section, fields in self.model_dump(exclude_none=True).items()}
+        dumped = self.model_dump(exclude_none=True, by_alias=True)
+        return {section: _to_ledger(fields) for section, fields in dumped.items()}
 
 
-def load_config(path: Path, *, name: str | None = None) -> RunConfig:
-    """Read `run.toml`. `[model]` may name a preset and override its fields. Raises ConfigError."""
+def load_config(path: Path, *, name: str | None = None, model_of: Callable[[str], Model] | None = None) -> RunConfig:
+    """Read `run.toml`. `[model]` may name a preset and override its fields. Raises ConfigError.
+
+    `model_of` gives the model of what `run.from` names, for a file that leaves [model] out.
+    """
     try:
         table = tomllib.loads(_read(path).decode("utf-8"))
     except FileNotFoundError:
@@ -168,6 +177,9 @@ def load_config(path: Path, *, name: str | None = None) -> RunConfig:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from None
     if name is not None:
         table.setdefault("run", {})["name"] = name
+    run = table.get("run")
+    if model_of is not None and "model" not in table and isinstance(run, dict) and isinstance(run.get("from"), str):
+        table["model"] = model_of(run["from"]).model_dump()
     return parse_config(table, where=str(path))
 
 

@@ -33,7 +33,7 @@ def _section(name: str, field: FieldInfo) -> str:
     lines = [f"\n## [{name}]\n\n{kind.__doc__.strip()}\n\n| key | value | default | |\n|---|---|---|---|\n"]
     for key, item in kind.model_fields.items():
         default = "required" if item.is_required() else _default(item)
-        lines.append(f"| `{key}` | {_values(item.annotation)} | {default} | {item.description or ''} |\n")
+        lines.append(f"| `{item.alias or key}` | {_values(item.annotation)} | {default} | {item.description or ''} |\n")
     return "".join(lines)
 
 

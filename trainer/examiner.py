@@ -7,6 +7,7 @@ mismatch, what this machine cannot do is inconclusive, what is not at hand is un
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +16,16 @@ from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 
-from . import records
+from . import records, start
 from .data import DataError, Dataset, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_stream
 from .history import RunHistory
+from .imports import contradiction
 from .memory import NotEnoughMemory, require_memory
 from .record_check import Fault, unusual_start
 from .replay import compare, nearest_state, replay, stored_state
 from .sample import Unit
-from .state import State, StateMismatch, StateUnavailable
+from .state import State, StateCommitment, StateMismatch, StateUnavailable
 from .step import NotFinite, NoTokens, Tap, Workspace
 from .transcript import Transcript
 
@@ -83,7 +85,7 @@ class Examiner:
         transcript: Transcript,
         faults: list[Fault],
     ) -> None:
-        self.history, self.transcript = history, transcript
+        self.project, self.history, self.transcript = project, history, transcript
         self.folder = project.runs_dir / history.name
         self.faults = list(faults)
         """Those of the record, and what the workspace shows of the genesis."""
@@ -115,7 +117,23 @@ class Examiner:
         if records.rope_digest(workspace.cos, workspace.sin) != self.history.genesis["constants"].get("rope"):
             digest = self.history.state(0).digest
             self.faults.append(Fault(0, "rope", "the rotary tables differ", digest, digest))
+        if self.history.genesis["init"]["kind"] == "import":
+            self._check_import(workspace)
         return None
+
+    def _check_import(self, workspace: Workspace) -> None:
+        """An import brings no moments, and the same files give the same weights wherever they are at hand."""
+        committed = self.history.stored(0)
+        blank = State(workspace.layout).commit()
+        if committed.optimizer != blank.optimizer:
+            reason = "the moments of imported weights are not 0"
+            self.faults.append(Fault(0, "optimizer", reason, committed.digest, blank.digest))
+        if (other := contradiction(self.project, self.history.genesis["init"])) is not None:
+            found = StateCommitment(committed.control, other, committed.optimizer).digest
+            reason = "the imported files hold other weights"
+            self.faults.append(Fault(0, "weights", reason, committed.digest, found))
+        with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
+            start.provide(self.project, self.history)
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
@@ -159,6 +177,8 @@ class _Examination:
         try:
             state = stored_state(self.history, self.examiner.folder, self.workspace, 0)
         except StateMismatch as error:
+            if self.history.genesis["init"]["kind"] != "seeded":  # a file beside the ledger, not the chain, is wrong
+                return _problem(error).of(self.unit)
             reason = "the seed gives another initial state"
             found = self._found(0, "weights", error.found)
             return UnitResult(self.unit, "mismatch", reason=reason, detail=str(error), found=found)

@@ -69,7 +69,11 @@ def require_record(history: RunHistory, origin: str) -> None:
 def unusual_start(history: RunHistory) -> str | None:
     """Why the initial state cannot be drawn, or None."""
     kind = history.genesis["init"]["kind"]
-    return None if kind == "seeded" else f"its initial state is of the kind {kind}, which this program does not replay"
+    return (
+        None
+        if kind in ("seeded", "import")
+        else f"its initial state is of the kind {kind}, which this program does not replay"
+    )
 
 
 def check_record(history: RunHistory, origin: str) -> list[Fault]:
@@ -97,6 +101,8 @@ def _genesis(history: RunHistory, origin: str) -> Iterator[Fault]:
         wrong["constants"] = "constants are not rope alone"
     if genesis["code"]["size"] < 1:
         wrong["code"] = "no code is committed to"
+    if (genesis["init"]["kind"] == "import") != (config.run.start or "").startswith("import:"):
+        wrong["init"] = "init is not of the kind that config says"
     uses = [(use["role"], use["name"]) for use in genesis["datasets"]]
     due = [("train", config.data.train)]
     if config.run.eval_every:

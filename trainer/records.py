@@ -64,7 +64,9 @@ def rope_digest(cos: Any, sin: Any) -> str:
     return digest.hexdigest()
 
 
-def genesis(config: RunConfig, datasets: list[Json], origin: str, state: StateCommitment, rope: str) -> Json:
+def genesis(
+    config: RunConfig, datasets: list[Json], origin: str, state: StateCommitment, rope: str, init: Json
+) -> Json:
     """The predicate of `run`, without signer and chain: all that the steps of the run depend on."""
     return {
         "arithmetic": arithmetic(),
@@ -72,7 +74,7 @@ def genesis(config: RunConfig, datasets: list[Json], origin: str, state: StateCo
         "config": config.resolved(),
         "constants": {"rope": rope},
         "datasets": datasets,
-        "init": {"kind": "seeded"},
+        "init": init,
         "name": config.run.name,
         "origin": origin,
         "record": RECORD,

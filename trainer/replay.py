@@ -16,7 +16,17 @@ from bitwitness.ledger.errors import FoundWrong
 from . import records
 from .data import WindowStream
 from .history import RunHistory
-from .state import State, StateCommitment, StateMismatch, StateUnavailable, initial_state, load_state, state_folder
+from .state import (
+    WEIGHTS_FILE,
+    State,
+    StateCommitment,
+    StateMismatch,
+    StateUnavailable,
+    initial_state,
+    load_state,
+    load_weights,
+    state_folder,
+)
 from .step import StepRecord, Tap, Workspace, step
 
 
@@ -41,12 +51,19 @@ class Replayed:
 def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, step: int) -> State:
     """Load the state after `step` updates and check it against the ledger; state 0 is drawn from the seed.
 
+    Of state 0 of another kind of run only the weights are stored: its moments are +0, whatever the genesis says.
     Raises StateUnavailable or StateMismatch.
     """
     expected = history.stored(step)
-    if step == 0:
+    where = "the initial state"
+    if step == 0 and history.genesis["init"]["kind"] == "seeded":
         state = initial_state(workspace.config, workspace.layout)
-        where = "the initial state"
+    elif step == 0:
+        path = state_folder(run_folder, 0) / WEIGHTS_FILE
+        if not path.is_file():
+            raise StateUnavailable(f"{path} is missing; `ledger model import` of the same files gives it again")
+        state = State(workspace.layout)
+        load_weights(path, state)
     else:
         folder = state_folder(run_folder, step)
         if not folder.is_dir():

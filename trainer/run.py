@@ -24,7 +24,7 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 
-from . import records
+from . import records, start
 from .config import RunConfig
 from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
@@ -33,7 +33,7 @@ from .history import RunHistory, open_run, open_verified_run
 from .memory import require_memory
 from .record_check import require_record
 from .replay import resume_state
-from .state import State, StateCommitment, initial_state, remove_leftovers, save_state, state_folder
+from .state import State, StateCommitment, remove_leftovers, save_state, state_folder
 from .step import NotFinite, StepRecord, Workspace, step
 
 MAX_THREADS = 256
@@ -150,9 +150,10 @@ def train(
         remove_leftovers(session.folder)
         with _stop_signals() as stop:
             if existing is None:
-                state = initial_state(config, workspace.layout)
-                writer = _begin(session, state)
+                state, init = start.begin(project, config, workspace.layout)
+                writer = _begin(session, state, init)
             else:
+                start.provide(project, existing)
                 state, writer = _resume(session, existing)
             return _loop(session, state, writer, stop)
 
@@ -163,15 +164,16 @@ def check_threads(threads: int) -> None:
         raise BitwitnessError(f"threads = {threads} is not 1 to {MAX_THREADS}; set --threads")
 
 
-def _begin(session: _Session, state: State) -> RunWriter:
+def _begin(session: _Session, state: State, init: dict[str, Any]) -> RunWriter:
     config = session.config
     commitment = state.commit()
     datasets = [session.stream.dataset] + ([session.held_out] if session.held_out is not None else [])
     record_datasets(session.ledger, datasets)
     uses = [records.dataset_use(data, role) for data, role in zip(datasets, ("train", "held-out"), strict=False)]
     rope = records.rope_digest(session.workspace.cos, session.workspace.sin)
-    predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope)
+    predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope, init)
     predicate["observed"] = session.observed()
+    start.keep(session.project, config, state, init)  # durable before the entry that commits to it
     writer = RunWriter.begin(session.ledger, session.trainer, predicate)
     if config.run.eval_every:
         _evaluate(session, state, commitment, writer)

@@ -80,11 +80,12 @@ class StateCommitment:
 class State:
     """Flat float32 buffers of n elements each: weights, first and second moment; and the control numbers."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, moments: bool = True) -> None:
+        """All +0. Without `moments` only the weights take memory; such a state makes no step."""
         self.layout = layout
         self.params = torch.zeros(layout.size, dtype=torch.float32)
-        self.m = torch.zeros(layout.size, dtype=torch.float32)
-        self.v = torch.zeros(layout.size, dtype=torch.float32)
+        self.m = torch.zeros(layout.size if moments else 0, dtype=torch.float32)
+        self.v = torch.zeros(layout.size if moments else 0, dtype=torch.float32)
         self.control = Control()
 
     def commit(self, *, optimizer: bool = True) -> StateCommitment:
@@ -178,6 +179,11 @@ def load_state(folder: Path, layout: Layout, control: Control) -> State:
     for name, tensors in _files(state).items():
         _load(folder / name, tensors)
     return state
+
+
+def load_weights(path: Path, state: State) -> None:
+    """Fill the weights of `state` from a file that holds exactly them. Raises StateUnavailable or StateMismatch."""
+    _load(path, state.layout.tensors(state.params))
 
 
 def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:

@@ -63,7 +63,7 @@ def lying_run(project: Project, patch: str, fields: str = "") -> None:
     """Train with an operator or a scalar that is not the one the record claims, in a process of its own."""
     code = (
         "from bitwitness.ledger.project import Project\n"
-        "from bitwitness.trainer import run, step, state\n"
+        "from bitwitness.trainer import run, start, step, state\n"
         "from tests.trainer.conftest import small_config\n"
         f"{patch}\n"
         f"run.train(Project.find({str(project.root)!r}), small_config({fields}), threads=1)\n"
@@ -92,12 +92,12 @@ def lying_run(project: Project, patch: str, fields: str = "") -> None:
             "optimizer",
         ),
         (
-            "honest = run.initial_state\n"
+            "honest = start.initial_state\n"
             "def initial_state(config, layout):\n"
             "    made = honest(config, layout)\n"
             "    made.params[0] += 1.0\n"
             "    return made\n"
-            "run.initial_state = initial_state",
+            "start.initial_state = initial_state",
             0,
             "weights",
         ),
