@@ -12,7 +12,18 @@ from typing import Any
 import typer
 import typer.main
 
-from . import cli_care, cli_checkpoint, cli_export, cli_follow, cli_key, cli_project, cli_proof, cli_read, cli_witness
+from . import (
+    cli_care,
+    cli_checkpoint,
+    cli_export,
+    cli_follow,
+    cli_key,
+    cli_project,
+    cli_proof,
+    cli_read,
+    cli_submit,
+    cli_witness,
+)
 from .cli_options import ProjectOption, choose_project, forget_project
 from .cli_output import note
 from .cli_plugins import LazyGroup
@@ -41,6 +52,7 @@ app.command("checkpoint")(cli_checkpoint.checkpoint)
 app.command("prove")(cli_proof.prove)
 app.command("verify")(cli_proof.verify)
 app.command("export")(cli_export.export)
+app.command("append")(cli_submit.append)
 app.command("fsck")(cli_care.fsck)
 app.command("rebuild")(cli_care.rebuild)
 app.add_typer(cli_key.app, name="key")

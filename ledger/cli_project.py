@@ -53,12 +53,23 @@ def serve(
     public: Annotated[
         bool, typer.Option("--public", help="No SQL, no downloads: for others to see. Implied by another host.")
     ] = False,
+    accept_audits: Annotated[
+        bool,
+        typer.Option(
+            "--accept-audits",
+            help="Take in what enrolled auditors send, and sign checkpoints over it with the log key.",
+        ),
+    ] = False,
 ) -> None:
     """Browse the ledger: runs, steps, audits and models, in Datasette, until Ctrl-C.
+
+    Auditors can read what a replay needs from it: the log, stored states, and data that is public.
 
     Example: ledger serve --port 8001
     """
     # Datasette takes over a second to import, so only here.
     from .datasette_plugin import serve as serve_project
 
-    serve_project(current_project(), host=host, port=port, open_browser=open_browser, public=public)
+    serve_project(
+        current_project(), host=host, port=port, open_browser=open_browser, public=public, accept=accept_audits
+    )

@@ -1,56 +1,32 @@
-"""Reading from other machines, or from folders in their place: HTTP with limits on time and bytes, errors in a line."""
+"""Reading from other machines, from folders or buckets in their place: limits on time and bytes, errors in a line."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-import httpx
+from .transport import BucketTransport, FolderTransport, HttpTransport, NotThere, RemoteError, Transport
 
-from .errors import BitwitnessError
-from .listen import is_loopback
+__all__ = ["NotThere", "Remote", "RemoteError", "is_address"]
 
-_TIMEOUT = 20.0
-_AGENT = "bitwitness"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class RemoteError(BitwitnessError):
-    """Another machine could not be reached, or gave no proper answer. `url` names it."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{url}: {reason}")
-        self.url = url
-        self.reason = reason
-
-
-class NotThere(RemoteError):
-    """The other side says that it has no such thing."""
+def is_address(text: str) -> bool:
+    """Whether a text is an address (`scheme://…`) rather than a name or a path."""
+    return _SCHEME.match(text) is not None
 
 
 class Remote:
-    """A prefix of addresses: `http(s)://…`, `file://…` or the path of a folder. Paths below it are relative to it."""
+    """A prefix of addresses: `http(s)://…`, `s3://…` and the like, `file://…` or the path of a folder."""
 
     def __init__(self, url: str) -> None:
         """Raises RemoteError for what is neither an address nor a folder."""
-        parts = urlsplit(url)
         self.url = url
-        self._folder: Path | None = None
-        self._client: httpx.Client | None = None
-        if parts.scheme in ("http", "https"):
-            if not parts.hostname or parts.query or parts.fragment:
-                raise RemoteError(url, "not the address of a server")
-            self._client = httpx.Client(
-                base_url=url.rstrip("/") + "/",
-                timeout=_TIMEOUT,
-                headers={"User-Agent": _AGENT},
-                trust_env=not is_loopback(parts.hostname),  # proxies of the environment are for other machines
-            )
-            return
-        folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(url)
-        if not folder.is_dir():
-            raise RemoteError(url, "neither an http(s) address nor a folder")
-        self._folder = folder
+        self._transport: Transport | None = _transport(url)
 
     def __enter__(self) -> Remote:
         return self
@@ -61,54 +37,68 @@ class Remote:
         self.close()
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
 
     def get(self, path: str, limit: int) -> bytes:
         """The bytes at `path`, at most `limit`. Raises NotThere, RemoteError."""
-        if self._folder is not None:
-            return _read(self._folder / path, self.url, limit)
-        status, _kind, data = self._request("GET", path, None, limit)
-        if status in (404, 410):
-            raise NotThere(self.url, f"it has no {path}")
-        if status != 200:
-            raise RemoteError(self.url, f"answered {status} for {path}")
+        data = bytearray()
+        for part in self._open().pieces(path, 0, None):
+            data += part
+            if len(data) > limit:
+                raise RemoteError(self.url, f"the answer for {path} is larger than {limit} bytes")
+        return bytes(data)
+
+    def get_range(self, path: str, first: int, count: int) -> bytes:
+        """Exactly the bytes [first, first + count) of what is at `path`. Raises NotThere, RemoteError."""
+        data = b"".join(self._open().pieces(path, first, count)) if count else b""
+        if len(data) != count:
+            raise RemoteError(self.url, f"{path} ends at {first + len(data)} bytes, before {first + count}")
         return data
 
+    def download(self, path: str, file: BinaryIO, limit: int) -> int:
+        """Append what is at `path` to `file`, going on from what the file holds already; return its size.
+
+        At most `limit` bytes in all. Raises NotThere, RemoteError; what came until then stays in the file.
+        """
+        size = file.seek(0, 2)
+        for part in self._open().pieces(path, size, limit + 1 - size):
+            size += len(part)
+            if size > limit:
+                raise RemoteError(self.url, f"{path} is larger than {limit} bytes")
+            file.write(part)
+        return size
+
     def post(self, path: str, body: str, limit: int) -> tuple[int, str, str]:
-        """Status, content type and text of the answer. Raises RemoteError."""
-        if self._folder is not None:
-            raise RemoteError(self.url, "a folder answers nothing")
-        status, kind, data = self._request("POST", path, body.encode("utf-8"), limit)
+        """Status, content type and text of the answer to a text. Raises RemoteError."""
+        status, kind, data = self.send(path, body.encode("utf-8"), "text/plain; charset=utf-8", limit)
         try:
             return status, kind, data.decode("utf-8")
         except UnicodeDecodeError:
             raise RemoteError(self.url, "its answer is not UTF-8") from None
 
-    def _request(self, method: str, path: str, body: bytes | None, limit: int) -> tuple[int, str, bytes]:
-        if self._client is None:
+    def send(self, path: str, body: bytes, kind: str, limit: int) -> tuple[int, str, bytes]:
+        """Status, content type and bytes of the answer to `body`. Raises RemoteError."""
+        return self._open().post(path, body, kind, limit)
+
+    def _open(self) -> Transport:
+        if self._transport is None:
             raise RemoteError(self.url, "is closed")
-        try:
-            with self._client.stream(method, path, content=body) as answer:
-                data = bytearray()
-                for part in answer.iter_bytes():
-                    data += part
-                    if len(data) > limit:
-                        raise RemoteError(self.url, f"the answer for {path} is larger than {limit} bytes")
-                kind = str(answer.headers.get("content-type", "")).split(";")[0].strip().lower()
-                return answer.status_code, kind, bytes(data)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise RemoteError(self.url, f"cannot be reached ({str(error) or type(error).__name__})") from None
+        return self._transport
 
 
-def _read(path: Path, url: str, limit: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except FileNotFoundError:
-        raise NotThere(url, f"it has no {path.name}") from None
-    except OSError as error:
-        raise RemoteError(url, (error.strerror or str(error)).lower()) from None
-    if len(data) > limit:
-        raise RemoteError(url, f"{path.name} is larger than {limit} bytes")
-    return data
+def _transport(url: str) -> Transport:
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https"):
+        if not parts.hostname or parts.query or parts.fragment:
+            raise RemoteError(url, "not the address of a server")
+        return HttpTransport(url, parts.hostname)
+    if is_address(url) and parts.scheme in BucketTransport.SCHEMES:
+        return BucketTransport(url)
+    if is_address(url) and parts.scheme != "file":
+        raise RemoteError(url, f"addresses begin with http, https, file, {', '.join(BucketTransport.SCHEMES)}")
+    folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(url)
+    if not folder.is_dir():
+        raise RemoteError(url, "neither an address nor a folder")
+    return FolderTransport(folder, url)

@@ -23,6 +23,7 @@ from bitwitness.ledger.store import Ledger
 from . import records
 from .examiner import Examiner, UnitResult
 from .history import LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
+from .material import LocalMaterial
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
 from .sample import Unit, sample_seed, select, units
@@ -88,7 +89,9 @@ def audit(
         intent = _announce(ledger, history, auditor, first, last, samples)
         seed = sample_seed(intent)
         chosen = _choose(history, seed, samples, steps)
-        examiner = Examiner(project, history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults)
+        examiner = Examiner(
+            LocalMaterial(project), history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults
+        )
         results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
         result = _overall(results)

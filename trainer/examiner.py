@@ -14,13 +14,13 @@ from typing import Any
 from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.project import Project
 
 from . import records, start
-from .data import DataError, Dataset, DatasetDamaged, DocumentErased, WindowStream
-from .data.reads import training_stream
+from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
+from .data.reads import training_dataset, training_windows
 from .history import RunHistory
 from .imports import contradiction
+from .material import Material
 from .memory import NotEnoughMemory, require_memory
 from .record_check import Fault, unusual_start
 from .replay import compare, nearest_state, replay, stored_state
@@ -78,15 +78,15 @@ class Examiner:
 
     def __init__(
         self,
-        project: Project,
+        material: Material,
         history: RunHistory,
         threads: int,
         windows_at_once: int,
         transcript: Transcript,
         faults: list[Fault],
     ) -> None:
-        self.project, self.history, self.transcript = project, history, transcript
-        self.folder = project.runs_dir / history.name
+        self.material, self.history, self.transcript = material, history, transcript
+        self.stored = material.states(history)
         self.faults = list(faults)
         """Those of the record, and what the workspace shows of the genesis."""
         self.workspace: Workspace | None = None
@@ -97,8 +97,8 @@ class Examiner:
         try:
             self.problem = self._prepare(threads, windows_at_once)
             if self.problem is None:
-                self.stream = training_stream(history, project.data_dir)
-                self.held_out = _held_out(project, history)
+                self.stream = training_windows(history, material.dataset(*training_dataset(history)))
+                self.held_out = _held_out(material, history)
         except Exception as error:
             if self.workspace is None:
                 self.problem = _problem(error)
@@ -128,12 +128,12 @@ class Examiner:
         if committed.optimizer != blank.optimizer:
             reason = "the moments of imported weights are not 0"
             self.faults.append(Fault(0, "optimizer", reason, committed.digest, blank.digest))
-        if (other := contradiction(self.project, self.history.genesis["init"])) is not None:
+        if (other := contradiction(self.material.project, self.history.genesis["init"])) is not None:
             found = StateCommitment(committed.control, other, committed.optimizer).digest
             reason = "the imported files hold other weights"
             self.faults.append(Fault(0, "weights", reason, committed.digest, found))
         with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
-            start.provide(self.project, self.history)
+            start.provide(self.material.project, self.history)
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
@@ -175,7 +175,7 @@ class _Examination:
 
     def initial(self) -> UnitResult:
         try:
-            state = stored_state(self.history, self.examiner.folder, self.workspace, 0)
+            state = stored_state(self.history, self.examiner.stored, self.workspace, 0)
         except StateMismatch as error:
             if self.history.genesis["init"]["kind"] != "seeded":  # a file beside the ledger, not the chain, is wrong
                 return _problem(error).of(self.unit)
@@ -197,7 +197,7 @@ class _Examination:
         if examiner.stream is None:
             return (examiner.data_problem or _Problem("unavailable", "the data is not at hand")).of(self.unit)
         states = examiner.trusted_states()
-        state, _origin = nearest_state(self.history, examiner.folder, self.workspace, first - 1, states)
+        state, _origin = nearest_state(self.history, examiner.stored, self.workspace, first - 1, states)
         self.state = state
         for replayed in replay(self.history, state, self.workspace, examiner.stream, last, self._tap):
             self.compared.append(replayed.step)
@@ -253,14 +253,14 @@ class _Examination:
         return lambda name, values: self.examiner.transcript.tap(step, name, values)
 
 
-def _held_out(project: Project, history: RunHistory) -> WindowStream | None:
+def _held_out(material: Material, history: RunHistory) -> WindowStream | None:
     """The checked windows of the held-out losses, or None where the run has none or the data is not at hand."""
     use = next((use for use in history.genesis["datasets"] if use["role"] == "held-out"), None)
     if use is None or not history.evals:
         return None
     expected, config = Commitment.from_json(use["dataset"], type="dataset/1"), history.config
     try:
-        data = Dataset.open(project.data_dir, use["name"], expected=expected)
+        data = material.dataset(use["name"], expected)
         stream = WindowStream(data, config.data.window, config.run.seed)
         stream.check(range(min(config.run.eval_windows, stream.count)))
     except BitwitnessError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger.errors import FoundWrong
@@ -16,6 +15,7 @@ from bitwitness.ledger.errors import FoundWrong
 from . import records
 from .data import WindowStream
 from .history import RunHistory
+from .material import StoredStates
 from .state import (
     WEIGHTS_FILE,
     State,
@@ -25,7 +25,6 @@ from .state import (
     initial_state,
     load_state,
     load_weights,
-    state_folder,
 )
 from .step import StepRecord, Tap, Workspace, step
 
@@ -48,7 +47,7 @@ class Replayed:
     differences: dict[str, tuple[Any, Any]]
 
 
-def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, step: int) -> State:
+def stored_state(history: RunHistory, stored: StoredStates, workspace: Workspace, step: int) -> State:
     """Load the state after `step` updates and check it against the ledger; state 0 is drawn from the seed.
 
     Of state 0 of another kind of run only the weights are stored: its moments are +0, whatever the genesis says.
@@ -59,15 +58,10 @@ def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, st
     if step == 0 and history.genesis["init"]["kind"] == "seeded":
         state = initial_state(workspace.config, workspace.layout)
     elif step == 0:
-        path = state_folder(run_folder, 0) / WEIGHTS_FILE
-        if not path.is_file():
-            raise StateUnavailable(f"{path} is missing; `ledger model import` of the same files gives it again")
         state = State(workspace.layout)
-        load_weights(path, state)
+        load_weights(stored.folder(0) / WEIGHTS_FILE, state)
     else:
-        folder = state_folder(run_folder, step)
-        if not folder.is_dir():
-            raise StateUnavailable(f"{folder}: the stored state of step {step} is missing")
+        folder = stored.folder(step)
         state = load_state(folder, workspace.layout, expected.control)
         where = str(folder)
     found = state.commit()
@@ -79,20 +73,25 @@ def stored_state(history: RunHistory, run_folder: Path, workspace: Workspace, st
 
 
 def nearest_state(
-    history: RunHistory, run_folder: Path, workspace: Workspace, step: int, candidates: Collection[int]
+    history: RunHistory, stored: StoredStates, workspace: Workspace, step: int, candidates: Collection[int]
 ) -> tuple[State, int]:
     """The latest stored state up to `step` that can be read and meets the ledger, else the initial state; and its step.
 
-    Raises StateUnavailable or StateMismatch where none does.
+    One that may be damaged by the way it came is looked at twice. Raises StateUnavailable, StateMismatch.
     """
     problem: StateUnavailable | StateMismatch | None = None
     for candidate in sorted((n for n in candidates if 0 < n <= step), reverse=True):
         try:
-            return stored_state(history, run_folder, workspace, candidate), candidate
+            try:
+                return stored_state(history, stored, workspace, candidate), candidate
+            except StateMismatch:
+                if not stored.again(candidate):
+                    raise
+                return stored_state(history, stored, workspace, candidate), candidate
         except (StateUnavailable, StateMismatch) as error:
             problem = problem or error
     try:
-        return stored_state(history, run_folder, workspace, 0), 0
+        return stored_state(history, stored, workspace, 0), 0
     except StateMismatch:
         if problem is not None:
             raise problem from None
@@ -144,7 +143,7 @@ def _compare_stored(claimed: StateCommitment, state: State) -> dict[str, tuple[A
 
 def resume_state(
     history: RunHistory,
-    run_folder: Path,
+    stored: StoredStates,
     workspace: Workspace,
     stream: WindowStream,
     report: Callable[[StepRecord], None],
@@ -154,7 +153,7 @@ def resume_state(
     The newest stored state that can be read and meets the ledger is used, as in an audit. Raises ReplayMismatch.
     """
     last = history.last_step
-    state, origin = nearest_state(history, run_folder, workspace, last, history.states.keys())
+    state, origin = nearest_state(history, stored, workspace, last, history.states.keys())
     for replayed in replay(history, state, workspace, stream, last):
         if replayed.differences:
             raise ReplayMismatch(replayed.step, replayed.differences)

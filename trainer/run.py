@@ -30,6 +30,7 @@ from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run, open_verified_run
+from .material import LocalStates
 from .memory import require_memory
 from .record_check import require_record
 from .replay import resume_state
@@ -187,7 +188,7 @@ def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
     def report(record: StepRecord) -> None:
         _report(session, record, 0.0, replayed=True)
 
-    state, stored = resume_state(existing, session.folder, session.workspace, session.stream, report)
+    state, stored = resume_state(existing, LocalStates(session.folder), session.workspace, session.stream, report)
     writer = RunWriter.open(session.ledger, session.trainer, existing.run)
     writer.append(
         "resume",

@@ -25,6 +25,7 @@ from bitwitness.kernels import philox
 from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, state_folder
 from bitwitness.ledger.safetensors_header import (
     HEADER_LIMIT,
     SafetensorsError,
@@ -36,8 +37,7 @@ from bitwitness.ledger.safetensors_header import (
 from .config import Model, RunConfig
 from .layout import Layout
 
-WEIGHTS_FILE = "weights.safetensors"
-OPTIMIZER_FILE = "optimizer.safetensors"
+__all__ = ["OPTIMIZER_FILE", "WEIGHTS_FILE", "State", "StateCommitment", "load_state", "save_state", "state_folder"]
 
 
 class StateUnavailable(BitwitnessError):
@@ -122,10 +122,6 @@ def initial_state(config: RunConfig, layout: Layout) -> State:
 def _init_std(model: Model, name: str) -> float:
     residual = name.endswith(("o_proj.weight", "down_proj.weight"))
     return model.init_std / math.sqrt(2 * model.layers) if residual else model.init_std
-
-
-def state_folder(run_folder: Path, step: int) -> Path:
-    return run_folder / "states" / f"step-{step:08d}"
 
 
 def save_state(state: State, folder: Path) -> int:

@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 hookimpl = HookimplMarker("datasette")
 
 
-def serve(project: Project, host: str, port: int, *, open_browser: bool = False, public: bool = False) -> None:
+def serve(
+    project: Project,
+    host: str,
+    port: int,
+    *,
+    open_browser: bool = False,
+    public: bool = False,
+    accept: bool = False,
+) -> None:
     """Serve a project's ledger until interrupted (`ledger serve`); port 0 takes a free one.
 
     `public`, which any host but a loopback address implies, turns off SQL, downloads of the file and Datasette's
-    own information pages. Prints the address. Raises BitwitnessError, also where the port is taken.
+    own information pages. `accept` takes in what enrolled auditors send, and signs with the log key. Prints the
+    address. Raises BitwitnessError, also where the port is taken.
     """
     from .server import run_server
 
-    run_server(project, host, port, open_browser=open_browser, public=public)
+    run_server(project, host, port, open_browser=open_browser, public=public, accept=accept)
 
 
 @hookimpl

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from ..keys import Signer
+from ..replay_files import PREFIX
 from .attached import attached_ledger
+from .replay_app import ReplayApp
 
 # Our pages have one style sheet, one icon and no script.
 PAGE_POLICY = (
@@ -27,8 +31,10 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 def guard(datasette: Any) -> Callable[[Application], Application]:
     """The ASGI wrapper of one Datasette; changes nothing if that serves no ledger."""
-    if attached_ledger(datasette) is None:
+    attached = attached_ledger(datasette)
+    if attached is None:
         return lambda application: application
+    replay = ReplayApp(attached.path, log_signer(datasette))
     public = bool((datasette.plugin_config(PLUGIN) or {}).get("public"))
     base = str(datasette.setting("base_url"))
 
@@ -47,11 +53,27 @@ def guard(datasette: Any) -> Callable[[Application], Application]:
                     message = {**message, "headers": _with_policy(message.get("headers", []))}
                 await send(message)
 
+            if below.startswith("/" + PREFIX):
+                await replay(scope, receive, send_guarded, below[1:])
+                return
             await application(scope, receive, send_guarded)
 
         return guarded
 
     return wrap
+
+
+_SIGNERS: WeakKeyDictionary[Any, Signer] = WeakKeyDictionary()
+
+
+def accept_audits(datasette: Any, log: Signer) -> None:
+    """Let this Datasette take audits of enrolled auditors into its log. The key is no setting, which pages show."""
+    _SIGNERS[datasette] = log
+
+
+def log_signer(datasette: Any) -> Signer | None:
+    """The log key with which this Datasette takes audits in, or None."""
+    return _SIGNERS.get(datasette)
 
 
 def _with_policy(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

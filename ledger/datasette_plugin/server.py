@@ -13,20 +13,24 @@ from datasette.app import Datasette
 from ..listen import address_of, is_loopback, listen
 from ..store import Ledger
 from .metadata import metadata
-from .security import PLUGIN
+from .security import PLUGIN, accept_audits
 
 if TYPE_CHECKING:
+    from ..keys import Signer
     from ..project import Project
 
 
-def run_server(project: Project, host: str, port: int, *, open_browser: bool, public: bool) -> None:
+def run_server(
+    project: Project, host: str, port: int, *, open_browser: bool, public: bool, accept: bool = False
+) -> None:
     """See bitwitness.ledger.datasette_plugin.serve."""
     # The ledger is opened once before anything listens, so that a missing or damaged one is reported in one line.
     with Ledger.open(project.ledger_path):
         pass
+    log = project.signer("log") if accept else None
     listener = listen(host, port)
     address = address_of(listener)
-    application = make_datasette(project.ledger_path, public=public or not is_loopback(host)).app()
+    application = make_datasette(project.ledger_path, public=public or not is_loopback(host), log=log).app()
     config = uvicorn.Config(application, log_level="warning", lifespan="on", server_header=False, access_log=False)
     config.timeout_graceful_shutdown = 2
     print(address, flush=True)
@@ -41,8 +45,8 @@ def run_server(project: Project, host: str, port: int, *, open_browser: bool, pu
         listener.close()
 
 
-def make_datasette(ledger: Path, *, public: bool) -> Any:
-    """A Datasette for one ledger file.
+def make_datasette(ledger: Path, *, public: bool, log: Signer | None = None) -> Any:
+    """A Datasette for one ledger file; with the log's key it takes audits of enrolled auditors in.
 
     Suggested facets scan whole tables (a page of 200,000 rows takes 1.1 s with them, 37 ms without). `immutable`
     would return wrong rows while the file is written.
@@ -60,4 +64,7 @@ def make_datasette(ledger: Path, *, public: bool) -> Any:
     }
     stated = metadata(ledger.stem)
     stated["plugins"] = {PLUGIN: {"public": public}}
-    return Datasette([str(ledger)], metadata=stated, settings=settings)
+    datasette = Datasette([str(ledger)], metadata=stated, settings=settings)
+    if log is not None:
+        accept_audits(datasette, log)
+    return datasette

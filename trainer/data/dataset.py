@@ -12,6 +12,7 @@ import numpy.typing as npt
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import ZERO_SALT, Commitment, document_digest, document_leaf
 from bitwitness.ledger.errors import FormatError, ProofError
+from bitwitness.ledger.replay_files import HELD_OUT_FOLDER, dataset_folder
 
 from .errors import DatasetDamaged, DocumentErased, NoSuchDataset
 from .index import DOCUMENTS, HASH, RECORD, SALTS, DocumentIndex, DocumentRecord, MappedFile
@@ -20,14 +21,7 @@ from .shards import ShardReader
 from .split import HELD_OUT
 from .tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
-HELD_OUT_FOLDER = "held-out"
-
-
-def dataset_folder(data_dir: Path, name: str) -> Path:
-    """Where dataset `name` lies; what a build of X held out, `X.held-out`, lies inside the folder of X."""
-    if name.endswith(HELD_OUT):
-        return data_dir / name.removesuffix(HELD_OUT) / HELD_OUT_FOLDER
-    return data_dir / name
+__all__ = ["HELD_OUT_FOLDER", "Dataset", "dataset_folder", "dataset_names"]
 
 
 def dataset_names(data_dir: Path) -> list[str]:

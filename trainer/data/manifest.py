@@ -10,13 +10,15 @@ from typing import Any
 from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import FormatError
+from bitwitness.ledger.replay_files import MANIFEST
 
 from .errors import DataError, DatasetDamaged
 from .split import HELD_OUT
 from .tokenizer import BYTES, HUGGING_FACE, TokenizerInfo
 
+__all__ = ["ENTRY", "MANIFEST", "Manifest", "check_license", "check_name", "read_manifest"]
+
 FORMAT = "bitwitness/dataset/v1"
-MANIFEST = "manifest.json"
 ENTRY = "entry.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,54}")
 _FILE = re.compile(r"[a-z]+(-[0-9]{5,})?\.(bin|json)")

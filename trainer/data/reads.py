@@ -37,15 +37,20 @@ class SampleRead:
 
 def training_stream(history: RunHistory, data_dir: Path) -> WindowStream:
     """The windows that a run trains on. Raises what opening the dataset raises, for another root too."""
+    name, expected = training_dataset(history)
+    return training_windows(history, Dataset.open(data_dir, name, expected=expected))
+
+
+def training_dataset(history: RunHistory) -> tuple[str, Commitment]:
+    """Name and commitment of the dataset that a run trains on."""
     use = next(use for use in history.genesis["datasets"] if use["role"] == "train")
-    expected = Commitment.from_json(use["dataset"], type="dataset/1")
+    return use["name"], Commitment.from_json(use["dataset"], type="dataset/1")
+
+
+def training_windows(history: RunHistory, dataset: Dataset) -> WindowStream:
+    """The windows that a run reads of its training set. Raises TooShort."""
     config = history.config
-    return WindowStream(
-        Dataset.open(data_dir, use["name"], expected=expected),
-        config.data.window,
-        config.run.seed,
-        reset_documents=config.data.reset_documents,
-    )
+    return WindowStream(dataset, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
 
 
 def samples_of_step(history: RunHistory, step: int) -> range:

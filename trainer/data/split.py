@@ -10,10 +10,13 @@ from __future__ import annotations
 import hashlib
 from fractions import Fraction
 
+from bitwitness.ledger.replay_files import HELD_OUT
+
 from .errors import DataError
 
+__all__ = ["HELD_OUT", "RULE", "held_out_name", "is_held_out", "parse_fraction"]
+
 RULE = "content/1"
-HELD_OUT = ".held-out"
 _PREFIX = b"bitwitness/held-out/v1\x00"
 
 

@@ -1,0 +1,37 @@
+"""`ledger append`: the log's owner takes in what an auditor handed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import cli_output
+from .cli_files import read_file
+from .cli_options import JsonOption, current_project
+from .envelope import MAX_ENTRY
+from .submissions import split_file, submit
+
+_LIMIT = 64 * (MAX_ENTRY + 1)
+
+
+def append(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Files that `ledger audit --out` wrote.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Append audit entries that enrolled auditors signed elsewhere, and sign a checkpoint over them.
+
+    What the log has already is passed over. Exit code 1 for an entry that does not hold, 2 for one that is not taken.
+
+    Example: ledger append audit-of-demo.jsonl
+    """
+    project = current_project()
+    log = project.signer("log")
+    entries = [entry for path in files for entry in split_file(read_file(path, _LIMIT))]
+    taken = [submit(project, log, entry) for entry in entries]
+    if json_output:
+        cli_output.emit_json([{"entry": item.index, "kind": item.kind, "new": item.new} for item in taken])
+        return
+    for item in taken:
+        print(f"entry {item.index}: {item.kind}" + ("" if item.new else ", in the log already"))

@@ -1,0 +1,108 @@
+"""Audit entries that others have signed, taken into a log: from a request, or from a file that was handed over.
+
+Only `audit-intent` and `audit` entries of enrolled auditors get in, by the rules that every append follows. The
+signature is all that a sender needs to show; an entry that the log has already is answered with its proof again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from . import sealed
+from .envelope import MAX_ENTRY
+from .errors import BitwitnessError, EntryError
+from .keys import PublicKey, Signer
+from .lock import LedgerLocked
+from .project import Project
+from .prove import prove
+from .sealed import Sealed
+from .store import Ledger
+
+KINDS = ("audit-intent", "audit")
+MAX_OPEN_INTENTS = 64
+"""How many intents without an audit one auditor may have here: each stands in the log for ever."""
+_PATIENCE = 5.0
+
+
+class NotAccepted(BitwitnessError):
+    """The log does not take this entry."""
+
+
+class TooManyIntents(NotAccepted):
+    """The auditor has announced more audits than he has finished."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Where an entry stands in the log, and the text of its proof (C2SP tlog-proof) to a signed checkpoint."""
+
+    index: int
+    kind: str
+    proof: str
+    new: bool
+
+
+def read_submission(data: bytes) -> Sealed:
+    """Open an entry that somebody sent. Raises EntryError, NotAccepted; the signature is not verified yet."""
+    if len(data) > MAX_ENTRY:
+        raise NotAccepted(f"{len(data)} bytes are more than the {MAX_ENTRY} of an entry")
+    entry = sealed.read(data)
+    if entry.kind.name not in KINDS:
+        raise NotAccepted(f"only {' and '.join(KINDS)} entries are taken, not {entry.kind.name}")
+    return entry
+
+
+def submit(project: Project, log: Signer, data: bytes, *, patience: float = _PATIENCE) -> Receipt:
+    """Take an entry into the project's log, sign a checkpoint over it and prove it.
+
+    Everything that needs no lock is checked before the ledger is opened for writing; another writer is waited for
+    `patience` seconds. Raises EntryError, SignatureError, NotAccepted, LedgerLocked and what appending raises.
+    """
+    entry = read_submission(data)
+    with project.open_ledger() as ledger:
+        found = ledger.find(entry.leaf_hash)
+        note = None if found is None else ledger.latest_checkpoint(at_least=found + 1)
+        if found is not None and note is not None:
+            return Receipt(found, entry.kind.name, prove(ledger, found, note).format(), new=False)
+        _check_sender(ledger, entry)
+    with _writing(project, patience) as ledger:
+        found = ledger.find(entry.leaf_hash)
+        index = found if found is not None else ledger.append([data])[0]
+        note = ledger.sign_checkpoint(log)
+        return Receipt(index, entry.kind.name, prove(ledger, index, note).format(), new=found is None)
+
+
+def _check_sender(ledger: Ledger, entry: Sealed) -> None:
+    """An enrolled auditor signed it, and has not announced too much."""
+    keyid = entry.envelope.keyid
+    row = ledger.connection.execute("SELECT entry, public, role FROM keys WHERE keyid = ?", (keyid,)).fetchone()
+    if row is None or row[2] not in entry.kind.roles:
+        raise NotAccepted(f"key {keyid[:16]}… is not enrolled here as an auditor's; the log's owner enrols it")
+    entry.envelope.verify(PublicKey.from_hex(row[1]))
+    if entry.kind.name == "audit-intent":
+        (waiting,) = ledger.connection.execute(
+            "SELECT count(*) FROM audit_intents WHERE auditor = ? AND entry NOT IN (SELECT intent FROM audits)",
+            (row[0],),
+        ).fetchone()
+        if waiting >= MAX_OPEN_INTENTS:
+            raise TooManyIntents(f"{waiting} intents of key {keyid[:16]}… have no audit yet; finish some of them first")
+
+
+def _writing(project: Project, patience: float) -> Ledger:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return project.open_ledger(writable=True)
+        except LedgerLocked:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.05)
+
+
+def split_file(data: bytes) -> list[bytes]:
+    """The entries of a file that was handed over: one canonical JSON object a line. Raises EntryError."""
+    lines = [line for line in data.split(b"\n") if line]
+    if not lines:
+        raise EntryError("the file holds no entry", "file")
+    return lines

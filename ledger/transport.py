@@ -1,0 +1,250 @@
+"""Ways to read what others publish: HTTP, a folder, a bucket. Each answers with bytes, within limits, or raises.
+
+A server is not believed and not obeyed: no redirect is followed, no answer is longer than what was asked for (nor
+unpacks to more), none may trickle in for ever.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from .errors import BitwitnessError
+from .listen import is_loopback
+from .regular_file import open_regular
+
+_TIMEOUT = 20.0
+_AGENT = "bitwitness"
+_PIECE = 1 << 20
+# The least that an answer may bring: this many seconds, and then so many bytes a second.
+_GRACE, _SLOWEST = 60.0, 16 * 1024
+# What a server that knows no ranges may send before the part that was asked for.
+_SKIP_LIMIT = 1 << 28
+
+
+class RemoteError(BitwitnessError):
+    """Another machine could not be reached, or gave no proper answer. `url` names it."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url}: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class NotThere(RemoteError):
+    """The other side says that it has no such thing."""
+
+
+class Transport(Protocol):
+    """Reading below one address. `path` is relative, made by this program, and never leaves that address."""
+
+    def pieces(self, path: str, first: int, count: int | None) -> Iterator[bytes]:
+        """Bytes [first, first + count) of what is at `path`, to its end where count is None; at most that many.
+
+        May end early, where there is no more. Raises NotThere, RemoteError.
+        """
+
+    def post(self, path: str, body: bytes, kind: str, limit: int) -> tuple[int, str, bytes]:
+        """Status, content type and body of the answer. Raises RemoteError."""
+
+    def close(self) -> None: ...
+
+
+class HttpTransport:
+    """http and https. What the environment says of proxies holds for other machines only."""
+
+    def __init__(self, url: str, host: str) -> None:
+        self.url = url
+        self._client = httpx.Client(
+            base_url=url.rstrip("/") + "/",
+            timeout=_TIMEOUT,
+            headers={"User-Agent": _AGENT},
+            follow_redirects=False,
+            trust_env=not is_loopback(host),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def pieces(self, path: str, first: int, count: int | None) -> Iterator[bytes]:
+        if first == 0 and count is None:
+            yield from self._whole(path)
+            return
+        last = "" if count is None else str(first + count - 1)
+        headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
+        try:
+            with self._client.stream("GET", path, headers=headers) as answer:
+                if answer.status_code == 416:
+                    return
+                skip = self._skip(answer, path, first)
+                yield from _cut(self._paced(answer, path), skip, count)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise self._unreachable(error) from None
+
+    def _skip(self, answer: httpx.Response, path: str, first: int) -> int:
+        """How many bytes come before the part that was asked for: none, or all, where the server knows no ranges."""
+        self._check_status(answer.status_code, path, (200, 206))
+        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+            raise RemoteError(self.url, f"packs {path}, of which a range was asked for")
+        if answer.status_code == 206:
+            if not str(answer.headers.get("content-range", "")).startswith(f"bytes {first}-"):
+                raise RemoteError(self.url, f"sent another range of {path} than was asked for")
+            return 0
+        if first > _SKIP_LIMIT:
+            raise RemoteError(self.url, f"knows no ranges, and {path} is too large to be read from its beginning")
+        return first
+
+    def _whole(self, path: str) -> Iterator[bytes]:
+        try:
+            with self._client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as answer:
+                self._check_status(answer.status_code, path, (200,))
+                packing = answer.headers.get("content-encoding", "identity").lower()
+                if packing not in ("identity", "gzip"):
+                    raise RemoteError(self.url, f"packs {path} as {packing[:20]}")
+                raw = self._paced(answer, path)
+                yield from (_unpacked(raw, self.url, path) if packing == "gzip" else raw)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise self._unreachable(error) from None
+
+    def _paced(self, answer: httpx.Response, path: str) -> Iterator[bytes]:
+        started, done = time.monotonic(), 0
+        for part in answer.iter_raw():
+            done += len(part)
+            if time.monotonic() - started > _GRACE + done / _SLOWEST:
+                raise RemoteError(self.url, f"sends {path} too slowly")
+            yield part
+
+    def post(self, path: str, body: bytes, kind: str, limit: int) -> tuple[int, str, bytes]:
+        headers = {"Content-Type": kind, "Accept-Encoding": "identity"}
+        try:
+            with self._client.stream("POST", path, content=body, headers=headers) as answer:
+                data = bytearray()
+                for part in self._paced(answer, path):
+                    data += part
+                    if len(data) > limit:
+                        raise RemoteError(self.url, f"the answer for {path} is larger than {limit} bytes")
+                stated = str(answer.headers.get("content-type", "")).split(";")[0].strip().lower()
+                return answer.status_code, stated, bytes(data)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise self._unreachable(error) from None
+
+    def _check_status(self, status: int, path: str, wanted: tuple[int, ...]) -> None:
+        if status in (404, 410):
+            raise NotThere(self.url, f"it has no {path}")
+        if 300 <= status < 400:
+            raise RemoteError(
+                self.url, f"answered {status} for {path}; redirects are not followed, give the new address"
+            )
+        if status not in wanted:
+            raise RemoteError(self.url, f"answered {status} for {path}")
+
+    def _unreachable(self, error: Exception) -> RemoteError:
+        return RemoteError(self.url, f"cannot be reached ({str(error) or type(error).__name__})")
+
+
+class FolderTransport:
+    """Files below a folder."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url, self._folder = url, folder
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def pieces(self, path: str, first: int, count: int | None) -> Iterator[bytes]:
+        try:
+            with open_regular(self._folder / path) as file:
+                file.seek(first)
+                left = count
+                while left is None or left > 0:
+                    part = file.read(_PIECE if left is None else min(_PIECE, left))
+                    if not part:
+                        return
+                    left = None if left is None else left - len(part)
+                    yield part
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotThere(self.url, f"it has no {path}") from None
+        except OSError as error:
+            raise RemoteError(self.url, f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+    def post(self, path: str, body: bytes, kind: str, limit: int) -> tuple[int, str, bytes]:
+        raise RemoteError(self.url, "a folder answers nothing")
+
+
+class BucketTransport:
+    """Objects of a bucket, through fsspec. Only these schemes: others chain, unpack or run templates."""
+
+    SCHEMES = ("memory", "s3", "gs", "az", "abfs")
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            import fsspec.core  # brings a tenth of a second with it
+
+            self._system, root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise RemoteError(url, f"needs a package that is not installed: {error}") from None
+        except Exception as error:  # each system has errors of its own
+            raise RemoteError(url, _told(error)) from None
+        self._root = str(root).rstrip("/")
+
+    def close(self) -> None:
+        """fsspec keeps its connections itself."""
+
+    def pieces(self, path: str, first: int, count: int | None) -> Iterator[bytes]:
+        while count is None or count > 0:
+            wanted = _PIECE if count is None else min(_PIECE, count)
+            part = self._read(path, first, wanted)
+            if not part:
+                return
+            yield part
+            if len(part) < wanted:
+                return
+            first, count = first + len(part), None if count is None else count - len(part)
+
+    def _read(self, path: str, first: int, wanted: int) -> bytes:
+        try:
+            part: Any = self._system.cat_file(f"{self._root}/{path}", start=first, end=first + wanted)
+        except FileNotFoundError:
+            raise NotThere(self.url, f"it has no {path}") from None
+        except Exception as error:
+            raise RemoteError(self.url, f"{path}: {_told(error)}") from None
+        return bytes(part)[:wanted]
+
+    def post(self, path: str, body: bytes, kind: str, limit: int) -> tuple[int, str, bytes]:
+        raise RemoteError(self.url, "a bucket answers nothing")
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _cut(parts: Iterator[bytes], skip: int, count: int | None) -> Iterator[bytes]:
+    for part in parts:
+        dropped = min(skip, len(part))
+        skip, part = skip - dropped, part[dropped:]
+        if count is not None:
+            part = part[:count]
+            count -= len(part)
+        if part:
+            yield part
+        if count == 0:
+            return
+
+
+def _unpacked(parts: Iterator[bytes], url: str, path: str) -> Iterator[bytes]:
+    """Unpack gzip piece by piece, so that who reads can stop before a small answer has become a large one."""
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        for part in parts:
+            while part:
+                yield unpacker.decompress(part, _PIECE)
+                part = unpacker.unconsumed_tail
+        yield unpacker.flush()
+    except zlib.error:
+        raise RemoteError(url, f"{path} is packed and damaged") from None

@@ -1,0 +1,74 @@
+"""What a replay reads besides the ledger: stored states and data, wherever they lie. None of it is believed.
+
+A state counts once its commitments equal the ledger's (`replay.stored_state`), a document once its digest is proven
+to the dataset's root (`Dataset.check_range`). So the same audit works on a folder, a server and a bucket.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from bitwitness.ledger.commitments import Commitment
+from bitwitness.ledger.project import Project
+
+from .data import Dataset
+from .history import RunHistory
+from .state import StateUnavailable, state_folder
+
+
+class StoredStates(Protocol):
+    """Where the stored states of one run are."""
+
+    def folder(self, step: int) -> Path:
+        """The folder of the state after `step` updates, complete. Raises StateUnavailable."""
+
+    def again(self, step: int) -> bool:
+        """Whether a state that was not the ledger's is worth another look: it may be damaged by the way it came."""
+
+
+class Material(Protocol):
+    """Stored states and data of the runs of one ledger."""
+
+    @property
+    def project(self) -> Project:
+        """The project whose imports an imported run is held against."""
+
+    def states(self, history: RunHistory) -> StoredStates: ...
+
+    def dataset(self, name: str, expected: Commitment) -> Dataset:
+        """The dataset of that name, if it has this commitment. Raises what Dataset.open raises."""
+
+
+class LocalStates:
+    """Those in a run's folder."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
+
+    def folder(self, step: int) -> Path:
+        folder = state_folder(self._run_folder, step)
+        if not folder.is_dir():
+            hint = "" if step else "; `ledger model import` of the same files gives it again"
+            raise StateUnavailable(f"{folder}: the stored state of step {step} is missing{hint}")
+        return folder
+
+    def again(self, step: int) -> bool:
+        return False
+
+
+class LocalMaterial:
+    """What a project's own folders hold."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+
+    @property
+    def project(self) -> Project:
+        return self._project
+
+    def states(self, history: RunHistory) -> StoredStates:
+        return LocalStates(self._project.runs_dir / history.name)
+
+    def dataset(self, name: str, expected: Commitment) -> Dataset:
+        return Dataset.open(self._project.data_dir, name, expected=expected)
