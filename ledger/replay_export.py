@@ -63,6 +63,8 @@ def export_run(project: Project, ledger: Ledger, name: str, folder: Path) -> Rep
         else:
             done.states.append(step)
             done.bytes += sum(size for size in copied if size is not None)
+    # A run that begins with imported weights keeps them as state 0, whose moments are 0.
+    done.bytes += _copy(project, ledger, StateAddress(run, 0, WEIGHTS_FILE), folder) or 0
     used = ledger.connection.execute(
         "SELECT DISTINCT datasets.name, datasets.root FROM run_datasets JOIN datasets ON datasets.entry = dataset"
         " WHERE run = (SELECT entry FROM runs WHERE hash = ?) ORDER BY position",
