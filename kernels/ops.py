@@ -1,16 +1,15 @@
-"""The operator table, as data: what the C++ declarations (csrc/ops/*.cpp) say, and its digest.
+"""The operator table, as data: what the C++ declarations (csrc/ops/*.cpp) say, and digests of it.
 
-The digest names the arithmetic of a run: it stands in the run's genesis, and two builds with the same digest
-promise the same bits.
+A digest over the operators and functions that a run uses names the arithmetic of that run: it stands in the genesis,
+and two builds with the same digest promise the same bits. One that a run does not use is no part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -18,19 +17,27 @@ from bitwitness.kernels import _native
 
 ARITHMETIC = "arith/1"
 
-# What docs/arithmetic.md defines beside the operators; a changed definition takes a new version here.
-FUNCTIONS = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of docs/arithmetic.md. A changed definition takes a new version; `uses` are those that it names."""
+
+    version: int
+    uses: tuple[str, ...] = ()
+
+
+FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
-        "cos2pi": 1,
-        "exp": 1,
-        "log": 1,
-        "normal": 1,
-        "permutation": 1,
-        "philox4x32-10": 1,
-        "sigmoid": 1,
-        "sin2pi": 1,
-        "trunc_normal": 1,
-        "uniform": 1,
+        "cos2pi": Function(1),
+        "exp": Function(1),
+        "log": Function(1),
+        "normal": Function(1, ("cos2pi", "log", "philox4x32-10", "sin2pi")),
+        "permutation": Function(1, ("philox4x32-10",)),
+        "philox4x32-10": Function(1),
+        "sigmoid": Function(1, ("exp",)),
+        "sin2pi": Function(1),
+        "trunc_normal": Function(1, ("normal",)),
+        "uniform": Function(1, ("philox4x32-10",)),
     }
 )
 
@@ -57,25 +64,40 @@ class Operator:
     attributes: Mapping[str, str]
     declaration: tuple[str, str, str]  # operands, attributes and rules, as written in C++
     footprint: str  # kernels/footprint.py
+    functions: tuple[str, ...]  # of FUNCTIONS, that its definition names
 
 
 def _read_table() -> Mapping[str, Operator]:
     table = {}
-    for name, version, operands, attributes, signature, kinds, rules, footprint in _native.operators():
+    for name, version, operands, attributes, signature, kinds, rules, footprint, functions in _native.operators():
         specs = tuple(Operand(n, d, t, tuple(s), tuple(m), r) for n, d, t, s, m, r in operands)
         declaration = (signature, kinds, rules)
-        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration, footprint)
+        uses = tuple(filter(None, functions.split(", ")))
+        table[name] = Operator(name, version, specs, MappingProxyType(dict(attributes)), declaration, footprint, uses)
     return MappingProxyType(table)
 
 
 OPERATORS: Mapping[str, Operator] = _read_table()
 
 
-def arithmetic_table() -> dict[str, Any]:
-    """The table whose digest is the arithmetic: names, versions and declarations, strings and integers only."""
+def functions_of(operators: Iterable[str], functions: Iterable[str] = ()) -> list[str]:
+    """Every function that these operators and functions reach, in order of names."""
+    due = [*functions, *(name for op in operators for name in OPERATORS[op].functions)]
+    found: set[str] = set()
+    while due:
+        name = due.pop()
+        if name not in found:
+            found.add(name)
+            due.extend(FUNCTIONS[name].uses)
+    return sorted(found)
+
+
+def arithmetic_table(operators: Iterable[str] = OPERATORS, functions: Iterable[str] = FUNCTIONS) -> dict[str, Any]:
+    """The rows of these operators and functions: names, versions and declarations, strings and integers only."""
+    rows = [OPERATORS[name] for name in sorted(operators)]
     return {
         "arithmetic": ARITHMETIC,
-        "functions": dict(FUNCTIONS),
+        "functions": {name: FUNCTIONS[name].version for name in sorted(functions)},
         "operators": [
             {
                 "attributes": op.declaration[1],
@@ -84,13 +106,13 @@ def arithmetic_table() -> dict[str, Any]:
                 "rules": op.declaration[2],
                 "version": op.version,
             }
-            for op in OPERATORS.values()
+            for op in rows
         ],
     }
 
 
-@cache
-def arithmetic_digest() -> str:
-    """SHA-256, in hex, of the table as canonical JSON (RFC 8785: ASCII strings and integers, sorted keys)."""
-    text = json.dumps(arithmetic_table(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def arithmetic_digest(operators: Iterable[str] = OPERATORS, functions: Iterable[str] = FUNCTIONS) -> str:
+    """SHA-256, in hex, of those rows as canonical JSON (RFC 8785: ASCII strings and integers, sorted keys)."""
+    table = arithmetic_table(operators, functions)
+    text = json.dumps(table, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()

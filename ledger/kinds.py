@@ -123,7 +123,9 @@ _OBSERVED = record(
 OBSERVED = Field("observed", _OBSERVED, note="never compared on replay")
 _ARITHMETIC = record(
     Field("version", ARITHMETIC),
-    Field("digest", HASH, note="of the table operator → version"),
+    Field("operators", mapping(POSITIVE, low=1, high=256), note="name → version of those that the run uses"),
+    Field("functions", mapping(POSITIVE, low=1, high=256), note="name → version of those that they and the data use"),
+    Field("digest", HASH, note="of the rows of the operator table that these are (docs/arithmetic.md)"),
 )
 _DATASET_USE = record(
     Field("name", NAME),

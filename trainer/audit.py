@@ -21,6 +21,7 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from . import records
+from .arithmetic import this_builds
 from .examiner import Examiner, UnitResult
 from .history import LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .material import LocalMaterial
@@ -97,7 +98,7 @@ def audit(
         result = _overall(results)
         transcript = examiner.transcript.commit()
         predicate = {
-            "arithmetic": records.arithmetic(),
+            "arithmetic": this_builds(history.genesis["arithmetic"]),
             "basis": "self-chosen",
             "code": code_commitment().to_json(),
             "intent": intent.hex(),

@@ -16,6 +16,7 @@ from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import records, start
+from .arithmetic import difference
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_dataset, training_windows
 from .history import RunHistory
@@ -107,12 +108,12 @@ class Examiner:
 
     def _prepare(self, threads: int, windows_at_once: int) -> _Problem | None:
         """Plan the programs and compare what fixes the arithmetic; or say why no replay can begin."""
-        if self.history.genesis["arithmetic"] != records.arithmetic():
-            return _Problem("inconclusive", "the run was computed with another operator table")
         if (start := unusual_start(self.history)) is not None:
             return _Problem("inconclusive", start)
         config = self.history.config
         require_memory(config, windows_at_once)
+        if (changed := difference(self.history.genesis["arithmetic"], config)) is not None:
+            return _Problem("inconclusive", changed)
         self.workspace = workspace = Workspace(config, threads, windows_at_once, taps=True)
         if records.rope_digest(workspace.cos, workspace.sin) != self.history.genesis["constants"].get("rope"):
             digest = self.history.state(0).digest

@@ -14,17 +14,16 @@ from typing import Any
 
 import torch
 
-from bitwitness.kernels import ops
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import byte_view
 from bitwitness.ledger.jcs import f64_hex
 
+from .arithmetic import arithmetic
 from .config import RunConfig
 from .data import Dataset, entry_leaf
 from .state import StateCommitment
 from .step import StepRecord
 
-ARITHMETIC = "arith/1"
 RECORD = "1"
 
 Json = dict[str, Any]
@@ -69,7 +68,7 @@ def genesis(
 ) -> Json:
     """The predicate of `run`, without signer and chain: all that the steps of the run depend on."""
     return {
-        "arithmetic": arithmetic(),
+        "arithmetic": arithmetic(config),
         "code": code_commitment().to_json(),
         "config": config.resolved(),
         "constants": {"rope": rope},
@@ -82,10 +81,6 @@ def genesis(
         "steps": config.run.steps,
         **state_fields(state),
     }
-
-
-def arithmetic() -> Json:
-    return {"digest": ops.arithmetic_digest(), "version": ARITHMETIC}
 
 
 def dataset_use(dataset: Dataset, role: str) -> Json:

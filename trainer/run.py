@@ -25,6 +25,7 @@ from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 
 from . import records, start
+from .arithmetic import difference
 from .config import RunConfig
 from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
@@ -135,6 +136,8 @@ def train(
         if existing is not None:
             existing = open_verified_run(project, ledger, config.run.name)
             require_record(existing, ledger.origin)
+            if (changed := difference(existing.genesis["arithmetic"], config)) is not None:
+                raise BitwitnessError(f"run {config.run.name} was {changed}; resume it with the build that began it")
         require_memory(config, windows_at_once)
         data = Dataset.open(project.data_dir, config.data.train)
         _check_vocabulary(data, config)

@@ -233,7 +233,7 @@ nb::list describe_operators() {
       attributes.append(nb::make_tuple(spec.name, name_of(spec.kind)));
     }
     table.append(nb::make_tuple(op.name, op.version, operands, attributes, op.operands, op.attributes, op.rules,
-                                op.footprint));
+                                op.footprint, op.functions));
   }
   return table;
 }

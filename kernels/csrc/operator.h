@@ -71,6 +71,8 @@ struct Operator {
   // Which part of the operands a part of an output depends on (kernels/footprint.py gives the grammar): what may be cut
   // out of a call so that one disputed chunk can be computed alone. Empty: all of them. No part of the arithmetic.
   const char* footprint = "";
+
+  const char* functions = "";  // of docs/arithmetic.md that the definition names: "exp, log"
 };
 
 }  // namespace bitwitness

@@ -82,7 +82,7 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
             "init": "seeded, parent (another run's state) or import (weights from files)",
             "parent": "The run that it continues",
             "parent_step": "The step of that run",
-            "arithmetic": "Digest of the table operator → version",
+            "arithmetic": "Digest of the operators and functions that the run uses",
             "code": "Root of the code/1 tree over the source files",
             "weights": "Root of the initial weights",
             "state": "Digest of the initial state",

@@ -11,7 +11,7 @@ from bitwitness.ledger import commitments, entries, envelope, jcs, keys, merkle
 
 Json = dict[str, Any]
 TIME = "2026-01-02T03:04:05Z"
-ARITHMETIC = {"version": "arith/1", "digest": "a7" * 32}
+ARITHMETIC = {"version": "arith/1", "operators": {"add": 1}, "functions": {"exp": 1}, "digest": "a7" * 32}
 
 
 def signers() -> dict[str, keys.Signer]:

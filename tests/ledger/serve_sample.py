@@ -165,7 +165,12 @@ class Sample:
             },
             "seed": jcs.u64_hex(1),
             "datasets": uses,
-            "arithmetic": {"version": "arith/1", "digest": _digest("arith")},
+            "arithmetic": {
+                "version": "arith/1",
+                "operators": {"add": 1},
+                "functions": {"exp": 1},
+                "digest": _digest("arith"),
+            },
             "record": "1",
             "origin": self.ledger.origin,
             "steps": steps,
@@ -263,7 +268,12 @@ class Sample:
             "units": made,
             "transcript": _tree("transcript/1", 900, "transcript"),
             "code": _tree("code/1", 60, "code"),
-            "arithmetic": {"version": "arith/1", "digest": _digest("arith")},
+            "arithmetic": {
+                "version": "arith/1",
+                "operators": {"add": 1},
+                "functions": {"exp": 1},
+                "digest": _digest("arith"),
+            },
             "observed": self.observed(seconds_us=4_200_000),
         }
         return self.add("audit", "auditor", predicate)

@@ -83,7 +83,12 @@ def genesis(name: str = "demo") -> Json:
         "config": {"model": {"width": 3}},
         "seed": jcs.u64_hex(1),
         "datasets": [{**used, "role": "train"}],
-        "arithmetic": {"version": "arith/1", "digest": digest("arith")},
+        "arithmetic": {
+            "version": "arith/1",
+            "operators": {"add": 1},
+            "functions": {"exp": 1},
+            "digest": digest("arith"),
+        },
         "record": "1",
         "origin": ORIGIN,
         "steps": 100,

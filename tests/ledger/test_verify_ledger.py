@@ -115,7 +115,12 @@ def _sealed_after() -> dict[str, small.Json]:
         "units": [{"first": 1, "last": 3, "outcome": "match", "cause": "last"}],
         "transcript": small.tree("transcript/1", 3, "t"),
         "code": small.tree("code/1", 5, "code"),
-        "arithmetic": {"version": "arith/1", "digest": small.digest("arith")},
+        "arithmetic": {
+            "version": "arith/1",
+            "operators": {"add": 1},
+            "functions": {"exp": 1},
+            "digest": small.digest("arith"),
+        },
         "observed": {"time": small.TIME},
     }
     return {"audit-intent": intent, "audit": audit, "release": release}

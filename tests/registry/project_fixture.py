@@ -28,7 +28,7 @@ from bitwitness.trainer.layout import Layout
 Json = dict[str, Any]
 TIME = "2026-01-02T03:04:05Z"
 CODE = tree("code/1", [b"one source file"])
-ARITHMETIC = {"version": "arith/1", "digest": "ab" * 32}
+ARITHMETIC = {"version": "arith/1", "operators": {"add": 1}, "functions": {"exp": 1}, "digest": "ab" * 32}
 CONFIG = RunConfig(
     run=Run(name="small", steps=4, state_every=2),
     data=Data(train="text", held_out="text", window=8),

@@ -15,7 +15,7 @@ from bitwitness.registry.verify import examine
 
 from .conftest import Registered
 from .forge import Forge
-from .project_fixture import add_audit, add_intent
+from .project_fixture import ARITHMETIC, add_audit, add_intent
 
 INIT = {"first": 0, "last": 0, "outcome": "match", "cause": "init"}
 LAST = {"first": 3, "last": 4, "outcome": "match", "cause": "last"}
@@ -53,7 +53,7 @@ LIES: list[tuple[str, Callable[[Forge], Any]]] = [
     ("before the released step was logged", lambda f: _intent(size=f.find("step", 3))(f)),
     ("chosen by hand", _units({**INIT, "cause": "chosen"}, {**LAST, "cause": "chosen"})),
     ("chosen by hand", _units({**LAST, "cause": "chosen"}, steps=10**9)),
-    ("another operator table", _audit(arithmetic={"version": "arith/1", "digest": "00" * 32})),
+    ("another operator table", _audit(arithmetic=ARITHMETIC | {"digest": "00" * 32})),
     ("its transcript is empty", _audit(transcript=tree("transcript/1", []).to_json())),
     ("claims 5 compared steps", _audit(steps=5)),
     ("claims 1 compared steps", _audit(steps=1)),

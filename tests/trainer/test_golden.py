@@ -10,6 +10,7 @@ import pytest
 
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import records
+from bitwitness.trainer.arithmetic import arithmetic
 from bitwitness.trainer.data import Dataset, WindowStream
 from bitwitness.trainer.state import initial_state
 from bitwitness.trainer.step import Workspace, step
@@ -25,7 +26,7 @@ def test_three_steps(project: Project, golden: Callable[[str], Any], tmp_path: P
     data = Dataset.open(project.data_dir, "text")
     file.check("dataset", data.commitment.to_json())
     file.check("config", config.resolved())
-    file.check("arithmetic", records.arithmetic())
+    file.check("arithmetic", arithmetic(config))
     file.check("rope", records.rope_digest(workspace.cos, workspace.sin))
     state = initial_state(config, workspace.layout)
     file.check("state 0", records.state_fields(state.commit()))

@@ -72,9 +72,9 @@ template <bool kGradient> void cross_entropy(const Call& call, Worker& worker) {
 
 const Operator kCrossEntropy = {
     "cross_entropy", 1, "inout x[R,V], in target:i32[R], out loss[R], out nll[R]", "z_loss: real", "",
-    cross_entropy<true>, nullptr, "x loss nll: R"};
+    cross_entropy<true>, nullptr, "x loss nll: R", "exp, log"};
 const Operator kCrossEntropyLoss = {
     "cross_entropy_loss", 1, "in x[R,V], in target:i32[R], out loss[R], out nll[R]", "z_loss: real", "",
-    cross_entropy<false>, nullptr, "loss nll: R"};
+    cross_entropy<false>, nullptr, "loss nll: R", "exp, log"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -48,9 +48,10 @@ void swiglu_backward(const Call& call, Worker& worker) {
 
 }  // namespace
 
-const Operator kSwiglu = {"swiglu", 1, "in ab[R,2*F], out h[R,F]", "", "", swiglu, nullptr, "h: R"};
+const Operator kSwiglu = {"swiglu", 1, "in ab[R,2*F], out h[R,F]", "", "", swiglu, nullptr, "h: R",
+                          "sigmoid"};
 const Operator kSwigluBackward = {
     "swiglu_backward", 1, "in ab[R,2*F], in dh[R,F], out dab[R,2*F]", "", "dab may be ab", swiglu_backward, nullptr,
-    "dab: R"};
+    "dab: R", "sigmoid"};
 
 }  // namespace bitwitness::BITWITNESS_ISA
