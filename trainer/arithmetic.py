@@ -17,9 +17,6 @@ from .config import RunConfig
 from .layout import Layout
 from .products import weights_program
 
-# What the initial state and the order of the windows are drawn by (state.py, data/windows.py).
-DRAWN_BY = ("permutation", "trunc_normal")
-
 Json = dict[str, Any]
 
 
@@ -39,7 +36,9 @@ def arithmetic(config: RunConfig) -> Json:
     """What the genesis of a run says: versions by name, and a digest that covers the declarations too."""
     programs = step_programs(config, Layout(config.model))
     operators = {call.op for program in programs for call in program.calls}
-    return _versions(operators, ops.functions_of(operators, DRAWN_BY))
+    # What the order of the windows and the initial state are drawn by (data/windows.py, state.py).
+    drawn_by = ["permutation"] + (["trunc_normal"] if config.run.start is None else [])
+    return _versions(operators, ops.functions_of(operators, drawn_by))
 
 
 def this_builds(recorded: Json) -> Json:

@@ -52,6 +52,11 @@ def test_it_names_the_operators_of_every_program_and_no_others(project: Project,
     assert named["functions"].keys() == drawn | {"exp", "sigmoid"}
 
 
+def test_imported_weights_are_not_drawn(config: Any) -> None:
+    named = arithmetic(config(**{"from": "import:base"}))
+    assert named["functions"].keys() == {"exp", "log", "permutation", "philox4x32-10", "sigmoid"}
+
+
 def test_an_operator_more_changes_nothing_for_a_run(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     before, table = arithmetic(config()), ops.arithmetic_digest(ops.OPERATORS)
     new = dataclasses.replace(ops.OPERATORS["add"], name="aaa_new")

@@ -12,7 +12,6 @@ import pytest
 from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify import KeyRing
-from bitwitness.trainer import records
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.cli_coverage import bar
 from bitwitness.trainer.coverage import Coverage, Segment, measure, open_coverage
@@ -24,6 +23,7 @@ from bitwitness.trainer.share import ranking
 from .conftest import small_config
 
 RUN = "ab" * 32
+ARITHMETIC = {"digest": "cd" * 32, "functions": {"exp": 1}, "operators": {"add": 1}, "version": "arith/1"}
 ROOT = generate("root")
 AUDITORS = sorted((generate("auditor") for _ in range(3)), key=lambda signer: signer.keyid)
 A, B, C = (signer.keyid for signer in AUDITORS)
@@ -42,7 +42,7 @@ def ring(*ended: str) -> KeyRing:
 def entry(index: int, auditor: str, *found: tuple[int, int, str], **changes: Any) -> Entry:
     steps = {step for first, last, outcome in found if outcome == "match" for step in range(max(first, 1), last + 1)}
     predicate = {
-        "arithmetic": records.arithmetic(),
+        "arithmetic": ARITHMETIC,
         "basis": "self-chosen",
         "result": "match",
         "signer": auditor,
@@ -55,7 +55,7 @@ def entry(index: int, auditor: str, *found: tuple[int, int, str], **changes: Any
 
 
 def measured(*about: Entry, keys: KeyRing | None = None, trusted: frozenset[str] = frozenset((A, B, C))) -> Coverage:
-    genesis = {"arithmetic": records.arithmetic(), "control": {"step": 0}, "name": "r"}
+    genesis = {"arithmetic": ARITHMETIC, "control": {"step": 0}, "name": "r"}
     chain = [Entry(0, "run", genesis)]
     chain += [Entry(i, "step", {"computed": {"step": i}}) for i in range(1, 13)]
     chain += [Entry(20 + i, "state", {"step": i}) for i in (4, 8, 12)]
