@@ -62,7 +62,12 @@ def current_project() -> Project:
     An encrypted key's passphrase comes from $BITWITNESS_PASSPHRASE, from the file that $BITWITNESS_PASSPHRASE_FILE
     names, or from the terminal; never from the command line, which others can see.
     """
-    return replace(Project.find(_project.get()), passphrase=_passphrase("Passphrase of the project's keys: "))
+    return project_at(_project.get())
+
+
+def project_at(folder: Path | None) -> Project:
+    """The project of a folder, as current_project() gives it."""
+    return replace(Project.find(folder), passphrase=_passphrase("Passphrase of the project's keys: "))
 
 
 def load_key(path: Path, role: str) -> Signer:

@@ -15,7 +15,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import fork, merkle, tiles
+from . import fork, merkle, tiles, tlog_proof
 from .checkpoint import Checkpoint, open_checkpoint
 from .derived import Conflict
 from .entries import check
@@ -116,6 +116,12 @@ class Mirror:
             if ledger.size == head.size:
                 ledger.keep_checkpoint(text)
             return Update(before, ledger.size, head, note, witnessed, assurance)
+
+    def verify_proof(self, proof: tlog_proof.Proof, leaf_hash: bytes) -> None:
+        """Whether an entry is under a checkpoint of the log. Raises NotWhatWasSigned, ProofError and notes' errors."""
+        with self.open() as ledger:
+            head, _note = self._open_head(ledger, proof.checkpoint_note)
+        merkle.verify_inclusion(proof.index, head.size, leaf_hash, proof.hashes, head.root)
 
     def _open_head(self, ledger: Ledger, text: str) -> tuple[Checkpoint, Note]:
         """Verify a checkpoint with the pinned log key and those by which the root replaced it."""

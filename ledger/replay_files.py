@@ -23,6 +23,8 @@ from .regular_file import open_regular, read_regular
 from .store import Ledger
 
 PREFIX = "replay/"
+ENTRIES = PREFIX + "entries"
+"""Where a server takes audit entries, by POST."""
 WEIGHTS_FILE, OPTIMIZER_FILE = "weights.safetensors", "optimizer.safetensors"
 MANIFEST, HELD_OUT, HELD_OUT_FOLDER = "manifest.json", ".held-out", "held-out"
 MANIFEST_LIMIT = 1 << 24

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bitwitness.ledger import entries, merkle
 from bitwitness.ledger.audit_rules import caught
@@ -16,24 +17,23 @@ from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from . import records
 from .arithmetic import this_builds
 from .examiner import Examiner, UnitResult
-from .history import LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
-from .material import LocalMaterial
+from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
 from .sample import Unit, sample_seed, select, units
 from .transcript import Transcript
+from .venue import LocalVenue, Venue
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found, and the index of the signed entry that says so."""
+    """What an audit found, and the index of the signed entry that says so, if it is in the log."""
 
     run: str
     name: str
@@ -43,7 +43,7 @@ class AuditReport:
     total: int
     basis: str
     transcript: Commitment
-    entry: int
+    entry: int | None
     open_intents: tuple[int, ...] = ()
     """The entries of this auditor's earlier intents for the run that have no audit: they count as failed."""
 
@@ -58,7 +58,7 @@ class AuditReport:
 
 
 def audit(
-    project: Project,
+    where: Project | Venue,
     name: str,
     *,
     samples: int = 0,
@@ -74,9 +74,10 @@ def audit(
     cannot begin.
     """
     check_threads(threads)
-    auditor, log = project.signer("auditor"), project.signer("log")
-    with project.open_ledger(writable=True) as ledger:
-        history = open_verified_run(project, ledger, name)
+    venue: Venue = LocalVenue(where) if isinstance(where, Project) else where
+    auditor = venue.auditor
+    with venue.open() as ledger:
+        history = open_verified_run(venue.project, ledger, name)
         unfinished = history.open_intents(auditor.keyid)
         require_steps(history)
         faults = check_record(history, ledger.origin)
@@ -87,12 +88,10 @@ def audit(
             raise BitwitnessError(
                 f"steps {first}:{last} are not in run {name}, which has steps 0 to {history.last_step}"
             )
-        intent = _announce(ledger, history, auditor, first, last, samples)
-        seed = sample_seed(intent)
-        chosen = _choose(history, seed, samples, steps)
-        examiner = Examiner(
-            LocalMaterial(project), history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults
-        )
+        announced = _announce(venue, ledger, history, (first, last), samples, drawn=steps is None)
+        seed = sample_seed(announced.leaf_hash)
+        chosen = _choose(history, seed, samples, steps, announced.predicate["last"])
+        examiner = Examiner(venue.material, history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults)
         results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
         result = _overall(results)
@@ -101,7 +100,7 @@ def audit(
             "arithmetic": this_builds(history.genesis["arithmetic"]),
             "basis": "self-chosen",
             "code": code_commitment().to_json(),
-            "intent": intent.hex(),
+            "intent": announced.leaf_hash.hex(),
             "observed": records.observed(records.new_host_id(), threads),
             "result": result,
             "run": history.run,
@@ -112,8 +111,8 @@ def audit(
             "units": [item.to_json() for item in results],
         }
         data = seal(entries.statement("audit", None, predicate), auditor)
-        entry = _conclude(project, ledger, history, intent, data)
-        ledger.sign_checkpoint(log)
+        venue.refresh(ledger)
+        entry = venue.conclude(ledger, data, _still_verified(venue.project, ledger, history, announced))
     return AuditReport(
         run=history.run,
         name=history.name,
@@ -128,49 +127,55 @@ def audit(
     )
 
 
-def _conclude(project: Project, ledger: Ledger, history: RunHistory, intent: bytes, data: bytes) -> int:
-    """Append the result, if the ledger still verifies and still says of the run what was audited.
+def _still_verified(project: Project, ledger: Ledger, history: RunHistory, intent: Entry) -> list[bytes]:
+    """The leaves of the ledger, if it still verifies and still says of the run what was audited.
 
-    The checkpoint that follows signs the tree over just these entries. Raises LedgerNotVerified.
+    Raises LedgerNotVerified.
     """
     leaves = verified_leaves(project, ledger)
-    audited = [(entry.index, entry.leaf_hash) for entry in history.entries]
-    if intent not in leaves or any(index >= len(leaves) or leaves[index] != leaf for index, leaf in audited):
+    audited = [(entry.index, entry.leaf_hash) for entry in (*history.entries, intent) if entry.index >= 0]
+    if any(index >= len(leaves) or leaves[index] != leaf for index, leaf in audited):
         raise LedgerNotVerified(f"{ledger.path} was changed during the audit; no result is signed")
-    index = ledger.append([data])[0]
-    if ledger.root() != merkle.root([*leaves, merkle.leaf_hash(data)]):
-        raise LedgerNotVerified(f"{ledger.path} was changed during the audit; its tree is not signed")
-    return index
+    return leaves
 
 
-def _announce(ledger: Ledger, history: RunHistory, auditor: Signer, first: int, last: int, samples: int) -> bytes:
-    """Append the audit-intent and return its leaf hash, from which the sample is drawn."""
-    predicate = {
-        "beacon": {"kind": "none"},
-        "first": first,
-        "last": last,
-        "run": history.run,
-        "samples": samples,
-        "signer": auditor.keyid,
-        "size": ledger.size,
-        "time": records.now(),
-    }
-    data = seal(entries.statement("audit-intent", None, predicate), auditor)
-    ledger.append([data])
-    return merkle.leaf_hash(data)
+def _announce(
+    venue: Venue, ledger: Ledger, history: RunHistory, span: tuple[int, int], samples: int, *, drawn: bool
+) -> Entry:
+    """Get the audit-intent into the log: the sample is drawn from its leaf hash. Its index is −1 if it is not there."""
+    asked = {"beacon": {"kind": "none"}, "run": history.run, "samples": samples, "signer": venue.auditor.keyid}
+    if (found := _handed_over(venue, ledger, history, asked)) is not None and drawn:
+        return found
+    predicate = {**asked, "first": span[0], "last": span[1], "size": ledger.size, "time": records.now()}
+    data = seal(entries.statement("audit-intent", None, predicate), venue.auditor)
+    index = venue.announce(ledger, data, drawn=drawn)
+    return Entry(-1 if index is None else index, "audit-intent", predicate, merkle.leaf_hash(data))
 
 
-def _choose(history: RunHistory, seed: bytes, samples: int, steps: tuple[int, int] | None) -> list[Unit]:
-    every = units(history.states, history.last_step)
+def _handed_over(venue: Venue, ledger: Ledger, history: RunHistory, asked: dict[str, Any]) -> Entry | None:
+    """The intent of this very audit that waited for the log's owner, if the log has it now and nothing answers it."""
+    leaf = venue.pending(ledger)
+    for entry in history.about:
+        if entry.leaf_hash == leaf and entry.index in history.open_intents(venue.auditor.keyid):
+            said = entry.predicate
+            return entry if said["first"] == 0 and all(said[name] == value for name, value in asked.items()) else None
+    return None
+
+
+def _choose(
+    history: RunHistory, seed: bytes, samples: int, steps: tuple[int, int] | None, last_step: int
+) -> list[Unit]:
+    """The units of an audit of the steps up to `last_step`, which was the run's last one when it was announced."""
     if steps is not None:
+        every = units(history.states, history.last_step)
         first, last = steps
         return [Unit(a, b, "chosen") for a, b in ([(0, 0)] if first == 0 else []) + every if b >= first and a <= last]
-    always = {history.last_step: "last"}
+    always = {last_step: "last"}
     always |= {step: "release" for step in history.released_steps()}
     for resume in history.resumes:
         step = resume.predicate["step"]
-        always |= {step: "resume", min(step + 1, history.last_step): "resume"}
-    return select(every, always, seed, samples)
+        always |= {step: "resume", min(step + 1, last_step): "resume"}
+    return select(units(history.states, last_step), always, seed, samples)
 
 
 def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fault]) -> list[UnitResult]:

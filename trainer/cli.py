@@ -24,6 +24,7 @@ from .config import load_config
 from .run import MAX_THREADS, RunResult
 from .run import Progress as StepProgress
 from .run import train as run_train
+from .source import open_source
 from .start import model_of
 
 Threads = Annotated[
@@ -70,11 +71,33 @@ def train(
 
 
 def audit(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or the first digits of its hash.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A run of this project; or a project's folder, an export, or a URL.")
+    ],
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Name or hash of the run there; the only one unless given."),
+    ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Units to draw on top of those that always count.")] = 3,
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Replay exactly the units that hold steps A to B instead.")
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Whose log it is: his trust.toml. Needed for a URL or an export."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The auditor's private key; this project's unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what is signed there, for `ledger append` by the log's owner."),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keeps the mirrored log and what was fetched; in the cache unless given."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu.")] = "cpu",
     threads: Threads = None,
     windows_at_once: AtOnce = 0,
     as_json: JsonOption = False,
@@ -84,13 +107,18 @@ def audit(
     The initial state, the last step, released steps and both sides of every resume always count. The intent is
     in the ledger before the sample is drawn from it. Exit status: 0 match, 1 mismatch, 2 anything else.
 
+    Of somebody else's log only its trust.toml is needed, and a key that he has enrolled (ledger key generate). Only
+    what the chosen steps read is fetched, and all of it is checked against his log before use.
+
     Example: ledger audit demo --sample 3
+    Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
-    project = current_project()
-    with _bar("auditing") as report:
+    if device != "cpu":
+        raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
+    with open_source(source, policy=policy, key=key, out=out, work=work) as opened, _bar("auditing") as report:
         result = run_audit(
-            project,
-            run,
+            opened.venue,
+            opened.run(run),
             samples=0 if steps else sample,
             steps=_range(steps),
             threads=threads or _cores(),
@@ -169,7 +197,7 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
             yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
     yield (
         f"{report.result}: {len(report.compared)} of {report.total} steps of {report.name} compared bit for bit "
-        f"({report.basis}); entry {report.entry}"
+        f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")
     )
     yield (
         f"one tampered step would have been met with probability {report.one_step:.2f}, "

@@ -18,11 +18,10 @@ from ..errors import BitwitnessError
 from ..keys import Signer
 from ..lock import LedgerLocked
 from ..project import CONFIG, Project
-from ..replay_files import PREFIX, open_file, parse_address
+from ..replay_files import ENTRIES, open_file, parse_address
 from ..store import Ledger
 from ..submissions import NotAccepted, TooManyIntents, submit
 
-ENTRIES = PREFIX + "entries"
 _PIECE = 1 << 18
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,22 +36,33 @@ def dataset_names(data_dir: Path) -> list[str]:
     return sorted(names)
 
 
+class Stream(Protocol):
+    """A long sequence of bytes of which any range can be read."""
+
+    def read(self, first: int, last: int) -> npt.NDArray[np.uint8]: ...
+
+
 class Dataset:
     """An open dataset. Opening reads the manifest and file sizes only; ranges are mapped when read."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, *, tokens: Stream | None = None, index: DocumentIndex | None = None
+    ) -> None:
+        """Read from the folder, but from `tokens` and `index` where they are given; then there is no text."""
         self.folder, self.manifest = folder, manifest
         self.name, self.commitment, self.tokens = manifest.name, manifest.dataset, manifest.tokens
         self.tokenizer = manifest.tokenizer
         self._width = manifest.tokenizer.token_bytes
         self._dtype = np.dtype("<u2" if self._width == 2 else "<u4")
-        self._shards = ShardReader(folder, "tokens", self.tokens * self._width, manifest.shard_bytes)
+        self._shards: Stream = (
+            ShardReader(folder, "tokens", self.tokens * self._width, manifest.shard_bytes) if tokens is None else tokens
+        )
         self._text = (
             ShardReader(folder, "text", manifest.source_bytes, manifest.shard_bytes)
-            if manifest.tokenizer.digest is not None
+            if manifest.tokenizer.digest is not None and tokens is None
             else None
         )
-        self.index = DocumentIndex(folder)
+        self.index = DocumentIndex.open(folder) if index is None else index
         self._salts = MappedFile(folder / SALTS) if manifest.private else None
         self._tokenizer: Tokenizer | None = None
         self._checked: set[int] = set()

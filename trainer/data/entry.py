@@ -29,11 +29,12 @@ class LedgerLike(Protocol):
 
 def dataset_entry(manifest: Manifest, signer: Signer, time: str) -> bytes:
     """The signed entry of a dataset. `time` is RFC 3339 UTC. Raises EntryError."""
-    predicate: dict[str, Any] = {"signer": signer.keyid, "time": time, **_described(manifest)}
+    predicate: dict[str, Any] = {"signer": signer.keyid, "time": time, **described(manifest)}
     return seal(entries.statement("dataset", None, predicate), signer)
 
 
-def _described(manifest: Manifest) -> dict[str, Any]:
+def described(manifest: Manifest) -> dict[str, Any]:
+    """The fields of a `dataset` entry that a manifest states."""
     fields: dict[str, Any] = {
         "name": manifest.name,
         "dataset": manifest.dataset.to_json(),
@@ -53,8 +54,8 @@ def entry_bytes(dataset: Dataset) -> bytes:
         predicate = open_envelope(data).statement.get("predicate", {})
     except (OSError, FormatError) as error:
         raise DatasetDamaged(f"dataset {dataset.name}: {ENTRY}: {error}") from None
-    described = _described(dataset.manifest)
-    if any(predicate.get(key) != value for key, value in described.items()):
+    stated = described(dataset.manifest)
+    if any(predicate.get(key) != value for key, value in stated.items()):
         raise DatasetDamaged(f"dataset {dataset.name}: {ENTRY} describes another dataset; build it again")
     return data
 

@@ -10,6 +10,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 DOCUMENTS, PATHS, TREE, SALTS = "documents.bin", "paths.bin", "tree.bin", "salts.bin"
 RECORD = struct.Struct("<QQQQQII32s32s")
@@ -69,13 +70,24 @@ class MappedFile:
         return self._data[offset : offset + size]
 
 
-class DocumentIndex:
-    """The documents of a dataset by number and by token."""
+class Bytes(Protocol):
+    """A file of which any part can be read; what is beyond its end is left out."""
 
-    def __init__(self, folder: Path) -> None:
-        self._records = MappedFile(folder / DOCUMENTS)
-        self._paths = MappedFile(folder / PATHS)
-        self._tree = MappedFile(folder / TREE)
+    def __len__(self) -> int: ...
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+
+class DocumentIndex:
+    """The documents of a dataset by number and by token. Without `paths` none has a path."""
+
+    def __init__(self, records: Bytes, paths: Bytes | None, tree: Bytes) -> None:
+        self._records, self._paths, self._tree = records, paths, tree
+
+    @classmethod
+    def open(cls, folder: Path) -> DocumentIndex:
+        """The index in a dataset's folder."""
+        return cls(*(MappedFile(folder / name) for name in (DOCUMENTS, PATHS, TREE)))
 
     def __len__(self) -> int:
         return len(self._records) // RECORD.size
@@ -91,7 +103,7 @@ class DocumentIndex:
 
     def path(self, record: DocumentRecord) -> bytes:
         """The bytes of a document's path, as the file system has them."""
-        return self._paths.read(record.path, record.path_bytes)
+        return b"" if self._paths is None else self._paths.read(record.path, record.path_bytes)
 
     def holding(self, token: int) -> int:
         """The number of the document that holds a token, by bisection."""

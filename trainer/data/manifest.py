@@ -16,7 +16,7 @@ from .errors import DataError, DatasetDamaged
 from .split import HELD_OUT
 from .tokenizer import BYTES, HUGGING_FACE, TokenizerInfo
 
-__all__ = ["ENTRY", "MANIFEST", "Manifest", "check_license", "check_name", "read_manifest"]
+__all__ = ["ENTRY", "MANIFEST", "Manifest", "check_license", "check_name", "parse_manifest", "read_manifest"]
 
 FORMAT = "bitwitness/dataset/v1"
 ENTRY = "entry.json"
@@ -83,7 +83,16 @@ class Manifest:
 def read_manifest(folder: Path, label: str) -> Manifest:
     """Read and check manifest.json. Raises DatasetDamaged if it is not one."""
     try:
-        found = jcs.parse((folder / MANIFEST).read_bytes())
+        data = (folder / MANIFEST).read_bytes()
+    except OSError as error:
+        raise DatasetDamaged(f"dataset {label}: manifest.json: {error.strerror}; build the dataset again") from None
+    return parse_manifest(data, label)
+
+
+def parse_manifest(data: bytes, label: str) -> Manifest:
+    """Check the bytes of a manifest.json. Raises DatasetDamaged if they are not those of one."""
+    try:
+        found = jcs.parse(data)
         if not isinstance(found, dict) or not _FIELDS <= found.keys() <= _FIELDS | {"license", "split"}:
             raise ValueError("fields are missing or unknown")
         if found["format"] != FORMAT:
@@ -113,7 +122,5 @@ def read_manifest(folder: Path, label: str) -> Manifest:
             license=found.get("license"),
             split=found.get("split"),
         )
-    except OSError as error:
-        raise DatasetDamaged(f"dataset {label}: manifest.json: {error.strerror}; build the dataset again") from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError) as error:
         raise DatasetDamaged(f"dataset {label}: manifest.json is not valid: {error}") from None

@@ -1,0 +1,122 @@
+"""Audits of somebody else's run: over HTTP from `ledger serve`, from an export, from a bucket."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger.cli import main
+from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.remote import Remote
+from bitwitness.ledger.replay_export import export_run
+from bitwitness.ledger.tile_export import export_tiles
+from bitwitness.trainer.audit import audit
+from bitwitness.trainer.remote_venue import NotSent, RemoteVenue, WaitsForLog
+from bitwitness.trainer.run import train
+
+from .conftest import make_project, small_config
+from .served import serving, stranger
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = make_project(tmp_path_factory.mktemp("trained") / "project")
+    train(project, small_config(), threads=2)
+    return project
+
+
+@pytest.fixture
+def project(trained: Project, tmp_path: Path) -> Project:
+    shutil.copytree(trained.root, tmp_path / "theirs")
+    return Project.find(tmp_path / "theirs")
+
+
+@pytest.fixture
+def alice(project: Project, tmp_path: Path) -> Signer:
+    return stranger(project, tmp_path / "alice")
+
+
+@pytest.fixture
+def url(project: Project, alice: Signer) -> Iterator[str]:
+    with serving(project) as address:
+        yield address
+
+
+def venue(remote: Remote, tmp_path: Path, signer: Signer, out: Path | None = None) -> RemoteVenue:
+    return RemoteVenue(remote, tmp_path / "work", tmp_path / "alice" / "trust.toml", signer, out=out)
+
+
+def test_a_stranger_audits_over_http(project: Project, alice: Signer, url: str, tmp_path: Path) -> None:
+    with Remote(url) as remote:
+        report = audit(venue(remote, tmp_path, alice), "r", samples=1, threads=1)
+    assert report.result == "match", [unit.detail for unit in report.units]
+    assert len(report.compared) == 4
+    with project.open_ledger() as ledger:
+        assert report.entry == ledger.size - 1
+        said = open_envelope(ledger.entry(report.entry)).statement["predicate"]
+        assert said["signer"] == alice.keyid and said["result"] == "match"
+        intent = ledger.find(bytes.fromhex(said["intent"]))
+        assert intent == report.entry - 1
+    # The same bits as an audit at home would commit to, and only what was needed is here.
+    kept = tmp_path / "work"
+    assert not list(kept.rglob("paths.bin")) and not list(kept.rglob("*.pem"))
+
+
+def test_the_command_of_a_stranger(
+    project: Project, alice: Signer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path / "alice")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["audit", url, "--policy", "trust.toml", "--key", "alice.pem", "--sample", "1"]) == 0
+    assert main(["audit", url, "r", "--policy", "trust.toml", "--key", "alice.pem", "--steps", "1:2"]) == 0
+
+
+def test_an_export_is_audited_by_file(project: Project, alice: Signer, tmp_path: Path) -> None:
+    folder, out = tmp_path / "public", tmp_path / "audit.jsonl"
+
+    def publish() -> None:
+        with project.open_ledger() as ledger:
+            export_run(project, ledger, "r", folder)
+            export_tiles(ledger, folder)
+
+    publish()
+    with Remote(str(folder)) as remote:
+        there = venue(remote, tmp_path, alice, out)
+        with pytest.raises(WaitsForLog):
+            audit(there, "r", samples=1, threads=1)
+        announced = out.read_bytes()
+        with pytest.raises(WaitsForLog):
+            audit(there, "r", samples=1, threads=1)
+        assert out.read_bytes() == announced  # an intent that waits is never drawn anew
+        assert main(["--project", str(project.root), "append", str(out)]) == 0
+        publish()
+        report = audit(venue(remote, tmp_path, alice, out), "r", samples=1, threads=1)
+        assert report.result == "match" and report.entry is None
+        assert main(["--project", str(project.root), "append", str(out)]) == 0
+        with project.open_ledger() as ledger:
+            said = open_envelope(ledger.entry(ledger.size - 1)).statement["predicate"]
+        assert (said["signer"], said["result"]) == (alice.keyid, "match")
+        # Steps chosen by hand are drawn from nothing: both entries go in one file.
+        report = audit(venue(remote, tmp_path, alice, tmp_path / "both.jsonl"), "r", steps=(3, 4), threads=1)
+        assert report.result == "match" and len((tmp_path / "both.jsonl").read_bytes().splitlines()) == 2
+        assert main(["--project", str(project.root), "append", str(tmp_path / "both.jsonl")]) == 0
+
+
+def test_a_server_that_takes_nothing_says_so(project: Project, alice: Signer, tmp_path: Path) -> None:
+    with serving(project, accept=False) as url, Remote(url) as remote, pytest.raises(NotSent, match="403"):
+        audit(venue(remote, tmp_path, alice), "r", threads=1)
+
+
+def test_a_key_that_is_not_enrolled_is_refused(project: Project, url: str, tmp_path: Path) -> None:
+    mallory = stranger(project, tmp_path / "mallory", enrolled=False)
+    with project.open_ledger() as ledger:
+        size = ledger.size
+    with Remote(url) as remote, pytest.raises(NotSent, match="not enrolled"):
+        audit(venue(remote, tmp_path, mallory), "r", threads=1)
+    with project.open_ledger() as ledger:
+        assert ledger.size == size

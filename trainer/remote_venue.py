@@ -1,0 +1,142 @@
+"""Auditing somebody else's run: his log is mirrored, and entries are sent to his server or written for him to append.
+
+Only the pinned keys of a trust.toml are needed to begin with. The mirror stays, so that a log that goes back, forks or
+rewrites an entry is found by the next audit, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from bitwitness.ledger import merkle, tlog_proof
+from bitwitness.ledger.cli_files import read_file
+from bitwitness.ledger.envelope import MAX_ENTRY
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.mirror import Mirror
+from bitwitness.ledger.note import MAX_NOTE
+from bitwitness.ledger.remote import Remote, RemoteError
+from bitwitness.ledger.replay_files import ENTRIES
+from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.submissions import read_submission, split_file
+from bitwitness.ledger.tile_export import write_whole
+from bitwitness.ledger.trust import load_trust
+
+from .history import LedgerNotVerified
+from .material import Material
+from .remote_material import RemoteMaterial
+
+_RETRIES, _WAIT = 6, 2.0
+
+
+class NotSent(BitwitnessError):
+    """The other side did not take an entry."""
+
+
+class WaitsForLog(BitwitnessError):
+    """The intent is in a file, and the audit goes on once the log holds it. `path` is the file's."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"the intent is in {path}: the log's owner appends it with `ledger append {path.name}`; once his log"
+            " shows it, give the same command again"
+        )
+        self.path = path
+
+
+def work_folder(policy: Path) -> Path:
+    """Where audits of the log that a policy pins keep their mirror and what they fetched."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "bitwitness" / hashlib.sha256(load_trust(policy).origin.encode("utf-8")).hexdigest()[:16]
+
+
+class RemoteVenue:
+    """The log at `remote`, mirrored into `folder`. With `out` entries go into that file instead of to the server."""
+
+    def __init__(
+        self, remote: Remote, folder: Path, policy: Path | None, auditor: Signer, *, out: Path | None = None
+    ) -> None:
+        """Raises BitwitnessError where the log cannot be reached or is not what was seen of it before."""
+        self._remote, self._mirror, self._out = remote, Mirror(folder, policy), out
+        self.project, self.auditor = self._mirror.project, auditor
+        self.material: Material = RemoteMaterial(remote, self.project)
+        self._intent: bytes | None = None
+
+    def open(self) -> Ledger:
+        self._mirror.update(self._remote)
+        return self.project.open_ledger()
+
+    def pending(self, ledger: Ledger) -> bytes | None:
+        if self._out is None or not self._out.exists():
+            return None
+        return merkle.leaf_hash(split_file(read_file(self._out, 4 * MAX_ENTRY))[0])
+
+    def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
+        """Raises NotSent, WaitsForLog, and FoundWrong where the server's proof does not hold."""
+        if self._out is not None:
+            if self._out.exists():
+                self._check_out(ledger, self._out)
+            write_whole(self._out, entry + b"\n")
+            if drawn:
+                raise WaitsForLog(self._out)
+            self._intent = entry
+            return None
+        self._send(entry)
+        self.refresh(ledger)
+        index = ledger.find(merkle.leaf_hash(entry))
+        if index is None:
+            raise LedgerNotVerified(f"{self._remote.url} proved the intent to be in its log, and its tiles lack it")
+        return index
+
+    def _check_out(self, ledger: Ledger, out: Path) -> None:
+        """Replace no file that still has to reach the log: an intent that waits stays the one that is drawn from."""
+        kinds = [read_submission(entry) for entry in split_file(read_file(out, 4 * MAX_ENTRY))]
+        if all(ledger.find(entry.leaf_hash) is not None for entry in kinds):
+            return
+        if [entry.kind.name for entry in kinds] == ["audit-intent"]:
+            raise WaitsForLog(out)
+        raise BitwitnessError(
+            f"{out} holds an audit that the log does not have yet; append it there or give another --out"
+        )
+
+    def refresh(self, ledger: Ledger) -> None:
+        self._mirror.update(self._remote)
+
+    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes]) -> int | None:
+        if self._out is not None:
+            intent = b"" if self._intent is None else self._intent + b"\n"
+            write_whole(self._out, intent + entry + b"\n")
+            return None
+        index = self._send(entry)
+        self.refresh(ledger)
+        return index
+
+    def checkpoint(self, ledger: Ledger) -> str:
+        note = ledger.latest_checkpoint()
+        if note is None:
+            raise BitwitnessError(f"{self._remote.url} has signed no checkpoint")
+        return note
+
+    def _send(self, entry: bytes) -> int:
+        """Post an entry; believe that it is in the log for its proof to a checkpoint of the pinned key alone."""
+        status, text = 0, ""
+        for attempt in range(_RETRIES):
+            if attempt:
+                time.sleep(_WAIT)
+            status, _kind, data = self._remote.send(ENTRIES, entry, "application/json", tlog_proof.MAX_PROOF + MAX_NOTE)
+            text = data.decode("utf-8", "replace")
+            if status != 503:
+                break
+        if status not in (200, 201):
+            told = " ".join(text.split())[:300]
+            printable = "".join(char if char.isprintable() else "?" for char in told)
+            raise NotSent(f"{self._remote.url} does not take the entry ({status}): {printable}")
+        proof = tlog_proof.parse(text)
+        self._mirror.verify_proof(proof, merkle.leaf_hash(entry))
+        return proof.index
+
+
+__all__ = ["NotSent", "RemoteError", "RemoteVenue", "WaitsForLog", "work_folder"]

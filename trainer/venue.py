@@ -1,0 +1,84 @@
+"""Where an audit takes place: the log that its entries go to, and what its replay reads.
+
+The audit itself is one code path (audit.py). It reads a ledger file here, which is the project's own or a mirror of
+somebody else's log, and hands two signed entries over: the intent, which must be in the log before the sample is
+known, and the result.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bitwitness.ledger import merkle
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.store import Ledger
+
+from .history import LedgerNotVerified
+from .material import LocalMaterial, Material
+
+
+class Venue(Protocol):
+    """A log that one audit deals with, for as long as it lasts."""
+
+    project: Project
+    """Its ledger file, policy and folders; a mirror's have no keys."""
+    auditor: Signer
+    material: Material
+
+    def open(self) -> Ledger:
+        """The ledger file, as new as the log is."""
+
+    def pending(self, ledger: Ledger) -> bytes | None:
+        """The leaf hash of an intent that was handed over before: this audit goes on with it once the log holds it."""
+
+    def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
+        """Get the intent into the log, so that `ledger` holds it; return its index.
+
+        Where nothing is drawn from it (`drawn` is false), it may also go to the log together with the result: None.
+        """
+
+    def refresh(self, ledger: Ledger) -> None:
+        """Let `ledger` hold what the log holds now."""
+
+    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes]) -> int | None:
+        """Hand the result over. `leaves` are those of the ledger, just verified.
+
+        Returns its index, or None where it waits in a file for the log's owner.
+        """
+
+    def checkpoint(self, ledger: Ledger) -> str:
+        """A signed checkpoint that covers what was announced."""
+
+
+class LocalVenue:
+    """A project of one's own: entries are appended, checkpoints signed with its log key."""
+
+    def __init__(self, project: Project, auditor: Signer | None = None) -> None:
+        self.project = project
+        self.material: Material = LocalMaterial(project)
+        self.auditor = auditor or project.signer("auditor")
+        self._log = project.signer("log")
+
+    def open(self) -> Ledger:
+        return self.project.open_ledger(writable=True)
+
+    def pending(self, ledger: Ledger) -> bytes | None:
+        return None
+
+    def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
+        return ledger.append([entry])[0]
+
+    def refresh(self, ledger: Ledger) -> None:
+        """It is the log."""
+
+    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes]) -> int | None:
+        """The checkpoint that follows signs the tree over just these entries. Raises LedgerNotVerified."""
+        index = ledger.append([entry])[0]
+        if ledger.root() != merkle.root([*leaves, merkle.leaf_hash(entry)]):
+            raise LedgerNotVerified(f"{ledger.path} was changed during the audit; its tree is not signed")
+        ledger.sign_checkpoint(self._log)
+        return index
+
+    def checkpoint(self, ledger: Ledger) -> str:
+        return ledger.sign_checkpoint(self._log)
