@@ -38,9 +38,9 @@ class _Answer(Exception):
 
 
 class ReplayApp:
-    """Serves `replay/…` of the project that a ledger file is in. Without `log`, entries are not taken."""
+    """Serves `replay/…` of the project that a ledger file is in. Where `log` gives no key, entries are not taken."""
 
-    def __init__(self, ledger: Path, log: Signer | None) -> None:
+    def __init__(self, ledger: Path, log: Callable[[], Signer | None]) -> None:
         self._ledger, self._log = ledger, log
         self._project = Project.find(ledger.parent) if (ledger.parent / CONFIG).is_file() else None
         self._one_writer = asyncio.Lock()
@@ -89,10 +89,10 @@ class ReplayApp:
     async def _take(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             raise _Answer(405, "entries are sent here with POST", {"allow": "POST"})
-        if self._log is None or self._project is None:
+        project, log = self._project, self._log()
+        if log is None or project is None:
             raise _Answer(403, "this server takes no entries; hand them over as a file (`ledger audit --out`)")
         data = await _body(scope, receive)
-        project, log = self._project, self._log
         async with self._one_writer:
             try:
                 receipt = await asyncio.to_thread(submit, project, log, data)

@@ -34,7 +34,7 @@ def guard(datasette: Any) -> Callable[[Application], Application]:
     attached = attached_ledger(datasette)
     if attached is None:
         return lambda application: application
-    replay = ReplayApp(attached.path, log_signer(datasette))
+    replay = ReplayApp(attached.path, lambda: log_signer(datasette))
     public = bool((datasette.plugin_config(PLUGIN) or {}).get("public"))
     base = str(datasette.setting("base_url"))
 
