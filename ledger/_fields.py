@@ -110,6 +110,8 @@ F64 = _pattern(
     "f64 bits, 16 hex digits",
     "(?!7ff[0-9a-f]{13}|fff[0-9a-f]{13})[0-9a-f]{16}|7ff0{13}|fff0{13}|7ff80{12}",
 )
+SIGNATURE = _pattern("signature, 128 hex digits", "[0-9a-f]{128}")
+BLS_SIGNATURE = _pattern("BLS12-381 signature, 96 or 192 hex digits", "[0-9a-f]{96}|[0-9a-f]{192}")
 NAME = _pattern("name: [A-Za-z0-9][A-Za-z0-9._-]{0,99}", "[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LABEL = _pattern("text: 1 to 200 printable ASCII characters", "[ -~]{1,200}")
 ORIGIN = _pattern("log origin: 1 to 200 printable ASCII characters, no space or +", "[!-*,-~]{1,200}")

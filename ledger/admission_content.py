@@ -5,18 +5,15 @@ The same rules as the verifier's (verify_links.py), so that nothing gets in that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .beacon import BeaconWrong, check_seed
 from .derived import UnknownReference
 from .errors import EntryError, FoundWrong
 from .run_rules import RunRuleBroken, RunRules, check_parent, essence
-
-# The sample of an audit without a beacon: docs/formats/audit.md.
-_SAMPLE_DOMAIN = b"bitwitness/sample/v1\0"
 
 Predicate = Mapping[str, Any]
 
@@ -60,7 +57,7 @@ class Contents:
         elif kind == "audit-intent":
             self._check_intent(index, predicate)
         elif kind == "audit":
-            self._check_audit(predicate)
+            self._check_audit(index, predicate)
         if kind != "run" and "seq" in predicate:
             self._touched.add(predicate["run"])
             self._of(predicate["run"]).follow(index, kind, predicate)
@@ -96,24 +93,27 @@ class Contents:
         if predicate["last"] > last:
             raise EntryError(f"the run has {last} steps", "predicate.last")
 
-    def _check_audit(self, predicate: Predicate) -> None:
+    def _check_audit(self, index: int, predicate: Predicate) -> None:
         row = self._connection.execute(
-            "SELECT runs.hash, keys.keyid, audit_intents.beacon FROM audit_intents"
+            "SELECT runs.hash, keys.keyid, audit_intents.entry, payload, origin FROM audit_intents"
             " JOIN runs ON runs.entry = audit_intents.run JOIN keys ON keys.entry = audit_intents.auditor"
-            " WHERE audit_intents.hash = ?",
+            " JOIN entries ON idx = audit_intents.entry JOIN ledger WHERE audit_intents.hash = ?",
             (predicate["intent"],),
         ).fetchone()
         if row is None:
             raise UnknownReference("audit-intent", predicate["intent"])
-        run, auditor, beacon = row
+        run, auditor, entry, payload, origin = row
         if predicate["run"] != run:
             raise EntryError("not the run that its audit-intent announced", "predicate.run")
         if predicate["signer"] != auditor:
             raise EntryError("the audit-intent was made by another auditor", "predicate.signer")
-        if beacon == "none":
-            seed = hashlib.sha256(_SAMPLE_DOMAIN + bytes.fromhex(predicate["intent"])).hexdigest()
-            if predicate["basis"] != "self-chosen" or predicate["seed"] != seed:
-                raise EntryError("not the seed that its audit-intent fixes", "predicate.seed")
+        try:
+            intent, leaf = json.loads(payload)["predicate"], bytes.fromhex(predicate["intent"])
+            check_seed(predicate, intent, leaf=leaf, index=entry, answer=index, origin=origin)
+        except BeaconWrong as wrong:
+            raise EntryError(str(wrong), "predicate.seed") from None
+        except (ValueError, KeyError, TypeError):
+            raise EntryError("the audit-intent was edited in the ledger; run `ledger fsck`", f"entry {entry}") from None
 
     def _of(self, run: str) -> RunRules:
         """The rules of a run as far as the ledger has it; its entries are read the first time."""

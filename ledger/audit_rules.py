@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from .beacon import BeaconWrong, Cosignature
+from .drand import CannotVerify, find_source, round_time, verify_round
+
 Json = Mapping[str, Any]
 
 
@@ -62,12 +65,36 @@ def omission(audit: Json, intent: Json, run: AuditedRun) -> str | None:
     return None
 
 
-def untrusted(audit: Json, auditor: str, self_chosen_auditors: Collection[str]) -> str | None:
-    """Why the word of `auditor` (keyid) does not count on this basis; None if it does."""
-    if audit["basis"] == "self-chosen" and auditor not in self_chosen_auditors:
+class Unchecked(str):
+    """A reason why something does not count that says nothing against it: it cannot be checked here."""
+
+
+def untrusted(
+    audit: Json, intent: Json, auditor: str, self_chosen_auditors: Collection[str], witnesses: Collection[str]
+) -> str | None:
+    """Why the word of `auditor` does not count on the basis of this audit; None if it does. All are keyids.
+
+    A beacon counts if `witnesses` holds who cosigned it; of a round, that was before the round, and its network signed
+    it. The rest of a beacon is checked with the entries (beacon.check_seed).
+    """
+    if audit["basis"] == "self-chosen":
+        if auditor in self_chosen_auditors:
+            return None
         return "it chose its own sample, which counts only for auditors in self_chosen_auditors"
-    if audit["basis"] == "beacon":
-        return "its beacon cannot be checked offline"
+    cosignature, wanted = Cosignature.from_json(audit["beacon"]["cosignature"]), intent["beacon"]
+    if cosignature.key.keyid not in witnesses:
+        return f"its beacon was cosigned by {cosignature.key.keyid[:16]}…, which is no witness of the policy"
+    if wanted["kind"] == "cosignature":
+        return None
+    try:
+        due = round_time(find_source(wanted["source"]), wanted["round"])
+        if cosignature.time >= due:
+            return f"nobody saw its intent before round {wanted['round']}, from which it drew"
+        verify_round(wanted["source"], wanted["round"], bytes.fromhex(audit["beacon"]["round"]["signature"]))
+    except CannotVerify as error:
+        return Unchecked(f"its beacon cannot be checked: {error}")
+    except BeaconWrong as error:
+        return str(error)
     return None
 
 

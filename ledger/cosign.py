@@ -75,11 +75,11 @@ def policy_targets(policy: WitnessPolicy) -> list[Target]:
     return [Target(item.url, item.verifier) for item in policy.witnesses if item.url is not None]
 
 
-def collect(ledger: Ledger, signed: str, targets: Sequence[Target]) -> Collected:
+def collect(ledger: Ledger, signed: str, targets: Sequence[Target], *, keep: bool = True) -> Collected:
     """Ask all witnesses at once for cosignatures on the ledger's checkpoint note `signed`, and store the result.
 
     A witness that fails is in `failures` and keeps the others from nothing; WitnessDisagrees is among them. The
-    ledger is open for writing.
+    ledger is open for writing, unless `keep` is false.
     """
     head = parse_checkpoint(note.parse_note(signed).text)
     remembered = [_last_size(ledger, target) for target in targets]
@@ -91,7 +91,7 @@ def collect(ledger: Ledger, signed: str, targets: Sequence[Target]) -> Collected
                 item.proof = ledger.consistency_proof(item.old, head.size) if item.old else []
             list(pool.map(_Asking.ask, waiting))
     cosigned = renewed(signed, [item.line for item in asked if item.line is not None])
-    if cosigned != signed:
+    if cosigned != signed and keep:
         ledger.keep_checkpoint(cosigned)
     return Collected(
         cosigned,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from . import keys
 from ._fields import (
     ARITHMETIC,
+    BLS_SIGNATURE,
     CODE,
     COUNT,
     F32,
@@ -25,6 +26,7 @@ from ._fields import (
     NAME,
     ORIGIN,
     POSITIVE,
+    SIGNATURE,
     TIME,
     U64,
     VERSION,
@@ -137,6 +139,18 @@ _STEP = Field("step", COUNT, note="state after this many updates")
 _STATE = Field("state", HASH, note="state digest")
 _STEP_OF_RUN = (Field("run", HASH, note="leaf hash of the run's genesis entry"), _STEP, _STATE)
 _RUN_SUBJECT = (Subject("run", SHA256, "run"),)
+_COSIGNATURE = record(
+    Field("public", HASH, note="the witness's raw public key"),
+    Field("size", POSITIVE, note="of the checkpoint that it cosigned"),
+    Field("root", HASH, note="of that checkpoint"),
+    Field("time", COUNT, note="seconds since 1970, by the witness"),
+    Field("signature", SIGNATURE),
+    Field("proof", items(HASH, high=63), note="that the audit-intent is in that checkpoint's tree"),
+)
+_ROUND = record(
+    Field("randomness", HASH, note="SHA-256 of the signature's bytes"),
+    Field("signature", BLS_SIGNATURE),
+)
 OUTCOMES = ("match", "mismatch", "unavailable", "redacted", "inconclusive")
 
 
@@ -427,6 +441,15 @@ _TABLE = (
             Field("run", HASH),
             Field("intent", HASH, note="leaf hash of the audit-intent entry"),
             Field("basis", enum("self-chosen", "beacon")),
+            Field(
+                "beacon",
+                record(
+                    Field("kind", enum("cosignature", "round"), note="as the audit-intent names it"),
+                    Field("cosignature", _COSIGNATURE, note="the beacon, or what was there before the round"),
+                    Field("round", _ROUND, when=("kind", "round")),
+                ),
+                when=("basis", "beacon"),
+            ),
             Field("seed", HASH, note="of the sample"),
             Field("steps", COUNT, note="steps compared"),
             Field("result", enum(*OUTCOMES)),

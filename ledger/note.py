@@ -196,19 +196,30 @@ def _parse_line(row: str) -> SignatureLine:
 
 
 def _verify_line(text: str, line: SignatureLine, verifier: Verifier) -> Verified:
-    message, signature, timestamp = text.encode("utf-8"), line.signature, None
-    if verifier.type == COSIGNATURE:
-        if len(signature) != 72:
-            raise SignatureError(f"the cosignature of {line.name} has not 72 bytes", verifier.key.keyid)
-        (timestamp,) = struct.unpack(">Q", signature[:8])
-        if timestamp > MAX_TIMESTAMP:
-            raise SignatureError(f"the cosignature of {line.name} has no valid time", verifier.key.keyid)
-        message, signature = _cosigned(text, timestamp), signature[8:]
+    if verifier.type != COSIGNATURE:
+        try:
+            verifier.key.verify(line.signature, text.encode("utf-8"))
+        except SignatureError:
+            raise SignatureError(f"the signature of {line.name} on the note is wrong", verifier.key.keyid) from None
+        return Verified(verifier, line, None)
+    if len(line.signature) != 72:
+        raise SignatureError(f"the cosignature of {line.name} has not 72 bytes", verifier.key.keyid)
+    (timestamp,) = struct.unpack(">Q", line.signature[:8])
     try:
-        verifier.key.verify(signature, message)
-    except SignatureError:
-        raise SignatureError(f"the signature of {line.name} on the note is wrong", verifier.key.keyid) from None
+        verify_cosignature(text, verifier.key, timestamp, line.signature[8:])
+    except SignatureError as error:
+        raise SignatureError(f"{line.name}: {error}", verifier.key.keyid) from None
     return Verified(verifier, line, timestamp)
+
+
+def verify_cosignature(body: str, key: PublicKey, timestamp: int, signature: bytes) -> None:
+    """Check the 64 bytes of a cosignature on a checkpoint's `body` at `timestamp`, seconds. Raises SignatureError."""
+    if not 0 <= timestamp <= MAX_TIMESTAMP:
+        raise SignatureError("the cosignature has no valid time", key.keyid)
+    try:
+        key.verify(signature, _cosigned(body, timestamp))
+    except SignatureError:
+        raise SignatureError("the cosignature on the note is wrong", key.keyid) from None
 
 
 def _cosigned(body: str, timestamp: int) -> bytes:

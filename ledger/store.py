@@ -261,6 +261,12 @@ class Ledger:
         with self._reporting():
             return [(int(size), str(note)) for size, note in self._connection.execute(query, (limit,))]
 
+    def checkpoints_over(self, index: int) -> list[str]:
+        """The notes of all stored checkpoints that cover the entry at `index`, in the order in which they came."""
+        query = "SELECT note FROM checkpoints WHERE size > ? ORDER BY id"
+        with self._reporting():
+            return [str(note) for (note,) in self._connection.execute(query, (index,))]
+
     def run_tail(self, run: str) -> RunTail:
         """The end of a run's chain, to be continued. `run` is the genesis leaf hash in hex. O(run's entries)."""
         self._genesis(run)

@@ -62,6 +62,11 @@ class Trust:
         """The keys of the witnesses."""
         return () if self.witnesses is None else self.witnesses.verifiers
 
+    @property
+    def witness_keys(self) -> frozenset[str]:
+        """The keyids of the witnesses, whatever their quorum."""
+        return frozenset(item.key.keyid for item in self.cosigners)
+
 
 def witness_line(policy: WitnessPolicy | None, note: Note) -> tuple[bool | None, str]:
     """Whether the quorum cosigned an opened checkpoint, in one line; None if no quorum is asked for."""

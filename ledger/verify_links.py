@@ -5,19 +5,16 @@ Part of the independent verifier. Everything here goes by the facts that verify_
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import merkle
+from .beacon import BeaconWrong, check_seed
 from .errors import FoundWrong
 from .run_rules import RunRuleBroken, RunRules, check_parent
 from .verify import KeyRing
 from .verify_rows import Facts
-
-# The sample of an audit without a beacon: docs/formats/audit.md.
-_SAMPLE_DOMAIN = b"bitwitness/sample/v1\0"
 
 
 class Report(Protocol):
@@ -34,9 +31,9 @@ class _Run:
 
 @dataclass
 class _Intent:
+    index: int
     auditor: str
-    run: str
-    self_chosen: bool
+    said: Mapping[str, Any]
     answered: bool = False
 
 
@@ -96,33 +93,36 @@ class Links:
             if not self._runs[said["run"]].rules.made(said["step"], said["state"], said["weights"]):
                 yield f"releases a state and weights that its run did not make at step {said['step']}"
         elif facts.kind == "audit-intent":
-            self._intents[own] = _Intent(facts.keyid, said["run"], said["beacon"]["kind"] == "none")
+            self._intents[own] = _Intent(index, facts.keyid, said)
             if said["size"] > index:
                 yield f"says that its auditor saw {said['size']} entries, {index} are before it"
             last = self._runs[said["run"]].rules.last_step
             if said["last"] > last:
                 yield f"announces an audit up to step {said['last']}, the run has {last}"
         elif facts.kind == "audit":
-            yield from self._audited(said, facts.keyid)
+            yield from self._audited(index, said, facts.keyid)
 
     def _used(self, uses: list[Mapping[str, Any]]) -> Iterator[str]:
         for use in uses:
             if self._datasets[use["entry"]] != use["dataset"]:
                 yield f"names another tree for dataset {use['name']} than the dataset's own entry"
 
-    def _audited(self, said: Mapping[str, Any], auditor: str) -> Iterator[str]:
+    def _audited(self, index: int, said: Mapping[str, Any], auditor: str) -> Iterator[str]:
         intent = self._intents[said["intent"]]
         if intent.answered:
             yield "is a second answer to its audit-intent"
         intent.answered = True
         if intent.auditor != auditor:
             yield "answers an audit-intent that another auditor made"
-        if intent.run != said["run"]:
+        if intent.said["run"] != said["run"]:
             yield "is of another run than its audit-intent announced"
-        if intent.self_chosen:
-            seed = hashlib.sha256(_SAMPLE_DOMAIN + bytes.fromhex(said["intent"])).hexdigest()
-            if said["basis"] != "self-chosen" or said["seed"] != seed:
-                yield "did not draw its sample by the seed that its audit-intent fixes"
+        if self._origin is None:  # which is a fault of its own
+            return
+        leaf = bytes.fromhex(said["intent"])
+        try:
+            check_seed(said, intent.said, leaf=leaf, index=intent.index, answer=index, origin=self._origin)
+        except BeaconWrong as wrong:
+            yield f"cannot count: {wrong}"
 
     # Runs -------------------------------------------------------------------------------------------------
 

@@ -165,14 +165,14 @@ _SAID = {
     "run": ("datasets", "origin"),
     "eval": ("dataset",),
     "release": ("run", "state", "step", "weights"),
-    "audit-intent": ("beacon", "last", "run", "size"),
-    "audit": ("basis", "intent", "run", "seed"),
+    "audit-intent": ("beacon", "last", "run", "size", "time"),
+    "audit": ("basis", "beacon", "intent", "run", "seed"),
 }
 
 
 def _said(kind: Kind, predicate: Mapping[str, Any]) -> dict[str, Any]:
     said = essence(kind.name, predicate) if kind.chained else {}
-    return said | {name: predicate[name] for name in _SAID.get(kind.name, ())}
+    return said | {name: predicate[name] for name in _SAID.get(kind.name, ()) if name in predicate}
 
 
 def extent(connection: sqlite3.Connection) -> tuple[int, bool]:

@@ -11,12 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bitwitness.ledger.audit_rules import AuditedRun, contradiction, covered_spans, length, omission, untrusted
+from bitwitness.ledger.audit_rules import (
+    AuditedRun,
+    Unchecked,
+    contradiction,
+    covered_spans,
+    length,
+    omission,
+    untrusted,
+)
 
 from .checks import Check
 from .evidence import Entry
 from .lineage import Lineage
-from .policy import Rules
+from .policy import Policy, Rules
 
 Json = Mapping[str, Any]
 
@@ -27,11 +35,13 @@ class _Judged:
 
     counted: Sequence[Entry]
     refused: Sequence[str]
+    reasons: Sequence[str]
+    """Those of `refused` without the auditor, as they were given."""
 
 
-def audit_checks(lineage: Lineage, rules: Rules) -> list[Check]:
+def audit_checks(lineage: Lineage, policy: Policy) -> list[Check]:
     """The POLICY check `audit`, which is always made, and one for each rule on how much must have been audited."""
-    judged = _judge(lineage, rules)
+    rules, judged = policy.rules, _judge(lineage, policy)
     checks = [_required(lineage, rules, judged)]
     first, last = lineage.genesis.predicate["control"]["step"] + 1, lineage.step
     replayed = [span for audit in judged.counted for span in covered_spans(audit.predicate)]
@@ -76,27 +86,28 @@ def _required(lineage: Lineage, rules: Rules, judged: _Judged) -> Check:
         return Check("audit", False, detail, "POLICY")
     if counted:
         return Check("audit", True, said, "POLICY")
-    beacon_only = any("beacon" in reason for reason in judged.refused)
-    return Check("audit", None if beacon_only else False, f"an audit is required: {said}", "POLICY")
+    unchecked = any(isinstance(reason, Unchecked) for reason in judged.reasons)
+    return Check("audit", None if unchecked else False, f"an audit is required: {said}", "POLICY")
 
 
-def _judge(lineage: Lineage, rules: Rules) -> _Judged:
+def _judge(lineage: Lineage, policy: Policy) -> _Judged:
     intents = {entry.leaf: entry for entry in lineage.intents}
-    counted, refused = [], []
+    counted, refused, reasons = [], [], []
     for audit in lineage.audits:
         intent = intents.get(audit.predicate["intent"])
         if intent is None:
             reason: str | None = "its intent is not in the bundle"
         else:
-            reason = _why_not(lineage, audit, intent, rules)
+            reason = _why_not(lineage, audit, intent, policy)
         if reason is None:
             counted.append(audit)
         else:
             refused.append(f"{_who(audit)}: {reason}")
-    return _Judged(counted, refused)
+            reasons.append(reason)
+    return _Judged(counted, refused, reasons)
 
 
-def _why_not(lineage: Lineage, audit: Entry, intent: Entry, rules: Rules) -> str | None:
+def _why_not(lineage: Lineage, audit: Entry, intent: Entry, policy: Policy) -> str | None:
     """Why this audit does not count for this release; None if it does."""
     predicate, units = audit.predicate, audit.predicate["units"]
     if predicate["result"] != "match":
@@ -113,7 +124,8 @@ def _why_not(lineage: Lineage, audit: Entry, intent: Entry, rules: Rules) -> str
         return reason
     if not any(first <= lineage.step <= last for first, last in covered_spans(predicate)):
         return f"the released step {lineage.step} is not among what it replayed"
-    return untrusted(predicate, audit.envelope.keyid, rules.self_chosen_auditors)
+    by_name, witnesses = policy.rules.self_chosen_auditors, policy.witness_keys
+    return untrusted(predicate, intent.predicate, audit.envelope.keyid, by_name, witnesses)
 
 
 def _inconsistency(lineage: Lineage, predicate: Json, intent: Json) -> str | None:

@@ -6,11 +6,11 @@ together. Entries that do not belong to this release are refused, so that a bund
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bitwitness.ledger import merkle
+from bitwitness.ledger.beacon import BeaconWrong, check_seed
 from bitwitness.ledger.commitments import Commitment, state_digest
 from bitwitness.ledger.entries import KINDS
 from bitwitness.ledger.errors import FoundWrong, ProofError
@@ -19,8 +19,6 @@ from bitwitness.ledger.verify import KeyRing
 from .bundle import HistoryProof
 from .evidence import Entry
 
-# The sample's seed: docs/formats/audit.md. Without a beacon nothing follows the intent's leaf hash.
-_SAMPLE_DOMAIN = b"bitwitness/sample/v1\0"
 # Kinds that say something about a model but are neither part of a run nor of its origin.
 _ABOUT_KEYS = frozenset({"key", "status", "endorse"})
 
@@ -212,10 +210,17 @@ def check_audits(lineage: Lineage) -> str:
             raise LineageBroken(f"{audit} answers {intent}, which another auditor made")
         if not intent.predicate["size"] <= intent.index < audit.index:
             raise LineageBroken(f"{intent} was not made before {audit}")
-        if intent.predicate["beacon"]["kind"] == "none":
-            seed = hashlib.sha256(_SAMPLE_DOMAIN + bytes.fromhex(intent.leaf)).hexdigest()
-            if audit.predicate["basis"] != "self-chosen" or audit.predicate["seed"] != seed:
-                raise LineageBroken(f"{audit} did not draw its sample by the seed that {intent} fixes")
+        try:
+            check_seed(
+                audit.predicate,
+                intent.predicate,
+                leaf=bytes.fromhex(intent.leaf),
+                index=intent.index,
+                answer=audit.index,
+                origin=lineage.genesis.predicate["origin"],
+            )
+        except BeaconWrong as error:
+            raise LineageBroken(f"{audit}: {error}") from error
         answered.add(intent.leaf)
     open_intents = len(intents) - len(answered)
     note = f", intents without a result, which count as failed: {open_intents}" if open_intents else ""

@@ -100,8 +100,18 @@ class Policy(_Strict):
     @property
     def quorum(self) -> WitnessPolicy | None:
         """The policy of [witnesses], None if no cosignature is asked for."""
-        parsed = None if self.witnesses is None else parse_witness_policy(self.witnesses.policy)
+        parsed = self._witnesses
         return None if parsed is None or parsed.quorum == NONE else parsed
+
+    @property
+    def witness_keys(self) -> frozenset[str]:
+        """The keyids of all witnesses of [witnesses], whatever the quorum: their cosignatures count as beacons."""
+        parsed = self._witnesses
+        return frozenset() if parsed is None else frozenset(item.key.keyid for item in parsed.verifiers)
+
+    @property
+    def _witnesses(self) -> WitnessPolicy | None:
+        return None if self.witnesses is None else parse_witness_policy(self.witnesses.policy)
 
 
 def load_policy(path: Path) -> Policy:

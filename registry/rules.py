@@ -49,7 +49,7 @@ def policy_checks(
     ``signed`` is the opened checkpoint, ``status`` the `status` entry that lists what the bundle holds.
     """
     rules, quorum = policy.rules, policy.quorum
-    checks = audit_checks(lineage, rules)
+    checks = audit_checks(lineage, policy)
     if quorum is not None:
         checks.append(Check("quorum", *witness_line(quorum, signed), category="POLICY"))
     release, genesis = lineage.release, lineage.genesis

@@ -7,28 +7,34 @@ values come from the ledger, never from the run's folder.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bitwitness.ledger import entries, merkle
 from bitwitness.ledger.audit_rules import caught
+from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.trust import load_trust
 
 from . import records
 from .arithmetic import this_builds
+from .beacons import NONE, choose, obtain
 from .examiner import Examiner, UnitResult
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
-from .sample import Unit, sample_seed, select, units
+from .sample import Unit, select, units
 from .transcript import Transcript
 from .venue import LocalVenue, Venue
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,17 +69,24 @@ def audit(
     *,
     samples: int = 0,
     steps: tuple[int, int] | None = None,
+    beacon: str | None = None,
+    intent: int | None = None,
+    round_file: bytes | None = None,
     threads: int,
     windows_at_once: int = 0,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> AuditReport:
     """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
 
-    Appends the intent first and the signed result last. `report` is told (steps compared, steps to compare).
-    Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, and BitwitnessError where the audit
-    cannot begin.
+    Appends the intent first and the signed result last. The sample is drawn from `beacon` where one is named
+    (beacons.choose); `intent` is the entry of one of this auditor's open intents, which is answered in place of a new
+    one, and `round_file` what was downloaded of a randomness round. `report` is told (steps compared, steps to
+    compare). Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, BeaconPending where the audit is
+    announced and its beacon does not exist yet, and BitwitnessError where it cannot begin.
     """
     check_threads(threads)
+    if steps is not None and (beacon is not None or intent is not None):
+        raise BitwitnessError("steps chosen by hand go with no beacon and with no announced sample; leave out --steps")
     venue: Venue = LocalVenue(where) if isinstance(where, Project) else where
     auditor = venue.auditor
     with venue.open() as ledger:
@@ -83,22 +96,32 @@ def audit(
         faults = check_record(history, ledger.origin)
         if not history.steps:
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
-        first, last = steps or (0, history.last_step)
-        if not 0 <= first <= last <= history.last_step:
-            raise BitwitnessError(
-                f"steps {first}:{last} are not in run {name}, which has steps 0 to {history.last_step}"
-            )
-        announced = _announce(venue, ledger, history, (first, last), samples, drawn=steps is None)
-        seed = sample_seed(announced.leaf_hash)
-        chosen = _choose(history, seed, samples, steps, announced.predicate["last"])
+        trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+        if intent is None:
+            first, last = steps or (0, history.last_step)
+            if not 0 <= first <= last <= history.last_step:
+                raise BitwitnessError(
+                    f"steps {first}:{last} are not in run {name}, which has steps 0 to {history.last_step}"
+                )
+            named = NONE if beacon is None else choose(beacon, trust, round(time.time()))
+            announced = _announce(venue, ledger, history, (first, last), samples, named, drawn=steps is None)
+        else:
+            announced = _reopen(history, auditor.keyid, intent)
+        unfinished = [index for index in unfinished if index != announced.index]
+        said, given = announced.predicate, None
+        if said["beacon"]["kind"] != "none":
+            signed = venue.checkpoint(ledger)
+            given = obtain(ledger, name, announced.index, said["beacon"], signed, trust, round_file)
+        seed = sample_seed(announced.leaf_hash, b"" if given is None else given.value)
+        chosen = _choose(history, seed, said["samples"], steps, said["last"])
         examiner = Examiner(venue.material, history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults)
         results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
         result = _overall(results)
         transcript = examiner.transcript.commit()
-        predicate = {
+        predicate: Json = {
             "arithmetic": this_builds(history.genesis["arithmetic"]),
-            "basis": "self-chosen",
+            "basis": "self-chosen" if given is None else "beacon",
             "code": code_commitment().to_json(),
             "intent": announced.leaf_hash.hex(),
             "observed": records.observed(records.new_host_id(), threads),
@@ -110,6 +133,8 @@ def audit(
             "transcript": transcript.to_json(),
             "units": [item.to_json() for item in results],
         }
+        if given is not None:
+            predicate["beacon"] = given.given
         data = seal(entries.statement("audit", None, predicate), auditor)
         venue.refresh(ledger)
         entry = venue.conclude(ledger, data, _still_verified(venue.project, ledger, history, announced))
@@ -120,7 +145,7 @@ def audit(
         units=tuple(results),
         compared=compared,
         total=history.last_step,
-        basis="self-chosen",
+        basis=predicate["basis"],
         transcript=transcript,
         entry=entry,
         open_intents=tuple(unfinished),
@@ -140,10 +165,17 @@ def _still_verified(project: Project, ledger: Ledger, history: RunHistory, inten
 
 
 def _announce(
-    venue: Venue, ledger: Ledger, history: RunHistory, span: tuple[int, int], samples: int, *, drawn: bool
+    venue: Venue,
+    ledger: Ledger,
+    history: RunHistory,
+    span: tuple[int, int],
+    samples: int,
+    beacon: Json,
+    *,
+    drawn: bool,
 ) -> Entry:
     """Get the audit-intent into the log: the sample is drawn from its leaf hash. Its index is −1 if it is not there."""
-    asked = {"beacon": {"kind": "none"}, "run": history.run, "samples": samples, "signer": venue.auditor.keyid}
+    asked = {"beacon": beacon, "run": history.run, "samples": samples, "signer": venue.auditor.keyid}
     if (found := _handed_over(venue, ledger, history, asked)) is not None and drawn:
         return found
     predicate = {**asked, "first": span[0], "last": span[1], "size": ledger.size, "time": records.now()}
@@ -160,6 +192,16 @@ def _handed_over(venue: Venue, ledger: Ledger, history: RunHistory, asked: dict[
             said = entry.predicate
             return entry if said["first"] == 0 and all(said[name] == value for name, value in asked.items()) else None
     return None
+
+
+def _reopen(history: RunHistory, auditor: str, index: int) -> Entry:
+    """The intent at `index`, if it is this auditor's, open, and announced a drawn sample."""
+    if index not in history.open_intents(auditor):
+        raise BitwitnessError(f"entry {index} is no open audit-intent of this auditor for run {history.name}")
+    found = next(entry for entry in history.about if entry.index == index)
+    if found.predicate["first"] > 0:
+        raise BitwitnessError(f"intent {index} announced steps chosen by hand; announce them anew with --steps")
+    return found
 
 
 def _choose(

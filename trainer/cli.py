@@ -15,7 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from bitwitness.ledger.cli_files import read_file
 from bitwitness.ledger.cli_options import JsonOption, current_project
+from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError
 
 from .audit import AuditReport
@@ -82,6 +84,19 @@ def audit(
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Replay exactly the units that hold steps A to B instead.")
     ] = None,
+    beacon: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BEACON",
+            help="What the sample is drawn from: witness:NAME (of trust.toml), or quicknet[:ROUND], a round of drand.",
+        ),
+    ] = None,
+    intent: Annotated[
+        int | None, typer.Option(metavar="INDEX", help="Go on with this announced audit, whose beacon was awaited.")
+    ] = None,
+    round_file: Annotated[
+        Path | None, typer.Option("--round", metavar="FILE", help="The announced round, JSON as drand answers it.")
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Whose log it is: his trust.toml. Needed for a URL or an export."),
@@ -105,12 +120,14 @@ def audit(
     """Replay steps of a run, compare every bit with the ledger, and append the signed result.
 
     The initial state, the last step, released steps and both sides of every resume always count. The intent is
-    in the ledger before the sample is drawn from it. Exit status: 0 match, 1 mismatch, 2 anything else.
+    in the ledger before the sample is drawn from it, and with --beacon from a number that nobody knew then. Exit
+    status: 0 match, 1 mismatch, 2 anything else.
 
     Of somebody else's log only its trust.toml is needed, and a key that he has enrolled (ledger key generate). Only
     what the chosen steps read is fetched, and all of it is checked against his log before use.
 
     Example: ledger audit demo --sample 3
+    Example: ledger audit demo --beacon witness:w1
     Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
     if device != "cpu":
@@ -121,6 +138,9 @@ def audit(
             opened.run(run),
             samples=0 if steps else sample,
             steps=_range(steps),
+            beacon=beacon,
+            intent=intent,
+            round_file=None if round_file is None else read_file(round_file, MAX_FILE),
             threads=threads or _cores(),
             windows_at_once=windows_at_once,
             report=report,

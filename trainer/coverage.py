@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -146,19 +146,27 @@ def open_coverage(project: Project, ledger: Ledger, name: str) -> Coverage:
     for entry in keys:
         ring.add(entry.index, entry.predicate)
     enrolled = {key.keyid for key in ring if key.role == "auditor"}
-    return measure(history, ring, enrolled if trust is None else trust.auditors)
+    by_name, witnesses = (enrolled, frozenset[str]()) if trust is None else (trust.auditors, trust.witness_keys)
+    return measure(history, ring, by_name, witnesses)
 
 
-def measure(history: RunHistory, ring: KeyRing, trusted: frozenset[str] | set[str]) -> Coverage:
-    """Count the audits of a verified run; `trusted` are the auditors whose self-chosen audits count."""
+def measure(
+    history: RunHistory, ring: KeyRing, trusted: Collection[str], witnesses: Collection[str] = frozenset()
+) -> Coverage:
+    """Count the audits of a verified run.
+
+    `trusted` are the auditors whose self-chosen audits count, `witnesses` those whose beacons do; all keyids.
+    """
     run = AuditedRun.of(history.genesis, history.last_step)
     counted: list[Entry] = []
     refused: list[tuple[int, str]] = []
     audits = [entry for entry in history.about if entry.kind == "audit"]
+    intents = {entry.leaf_hash.hex(): entry for entry in history.about if entry.kind == "audit-intent"}
     for audit in audits:
         auditor = audit.predicate["signer"]
         key = ring.get(auditor)
-        reason = contradiction(audit.predicate, run) or untrusted(audit.predicate, auditor, trusted)
+        intent = intents[audit.predicate["intent"]].predicate
+        reason = contradiction(audit.predicate, run) or untrusted(audit.predicate, intent, auditor, trusted, witnesses)
         if key is None or (key.until is not None and audit.index >= key.until):
             reason = "its auditor's key was revoked or replaced"
         if reason is None:

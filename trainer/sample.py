@@ -9,8 +9,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_DOMAIN = b"bitwitness/sample/v1\x00"
-
 
 @dataclass(frozen=True)
 class Unit:
@@ -26,11 +24,6 @@ def units(states: Iterable[int], last_step: int) -> list[tuple[int, int]]:
     ends = sorted({step for step in states if 0 < step < last_step} | ({last_step} if last_step else set()))
     begins = [1] + [end + 1 for end in ends[:-1]]
     return list(zip(begins, ends, strict=False))
-
-
-def sample_seed(intent: bytes, beacon: bytes = b"") -> bytes:
-    """SHA-256("bitwitness/sample/v1" ‖ 00 ‖ the intent's leaf hash ‖ beacon); no beacon means self-chosen."""
-    return hashlib.sha256(_DOMAIN + intent + beacon).digest()
 
 
 def draw(seed: bytes, population: int, count: int) -> list[int]:

@@ -177,14 +177,16 @@ def add_end(writer: RunWriter, step: int, name: str = "small") -> None:
     writer.append("end", {"step": step, "observed": {"time": TIME}, **fields})
 
 
-def add_intent(project: Project, ledger: Ledger, run: str, samples: int = 0, role: str = "auditor") -> str:
+def add_intent(
+    project: Project, ledger: Ledger, run: str, samples: int = 0, role: str = "auditor", beacon: Json | None = None
+) -> str:
     intent = {
         "run": run,
         "size": ledger.size,
         "first": 0,
         "last": 4,
         "samples": samples,
-        "beacon": {"kind": "none"},
+        "beacon": beacon or {"kind": "none"},
         "time": TIME,
     }
     return append(ledger, project.signer(role), "audit-intent", intent)[1]

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bitwitness.ledger.beacon import sample_seed, seconds
 from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.note import COSIGNATURE, Verifier
 from bitwitness.registry.checks import Check
-from bitwitness.registry.policy import Rules, load_policy
+from bitwitness.registry.policy import Rules, WitnessTrust, load_policy
+from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
 
+from ..ledger.beacon_sample import WITNESS, cosign
 from .conftest import Registered
 from .forge import Forge
-from .project_fixture import ARITHMETIC, add_audit, add_intent
+from .project_fixture import ARITHMETIC, TIME, add_audit, add_intent
 
+OTHER_WITNESS = Signer.from_seed("witness", bytes([79]) * 32)
 INIT = {"first": 0, "last": 0, "outcome": "match", "cause": "init"}
 LAST = {"first": 3, "last": 4, "outcome": "match", "cause": "last"}
 SAMPLE = {"first": 1, "last": 2, "outcome": "match", "cause": "sample"}
@@ -107,8 +115,6 @@ def test_open_intents_fail_as_audits(registered: Registered) -> None:
 
 
 def test_two_audits_add_up(registered: Registered) -> None:
-    from bitwitness.registry.register import register
-
     with registered.project.open_ledger(writable=True) as ledger:
         intent = add_intent(registered.project, ledger, registered.run, samples=1)
         add_audit(registered.project, ledger, registered.run, intent, units=[INIT, SAMPLE, LAST])
@@ -118,3 +124,73 @@ def test_two_audits_add_up(registered: Registered) -> None:
     rules = policy.rules.model_copy(update={"min_audited_fraction": 1.0})
     checks = {c.name: c for c in examine(folder, policy.model_copy(update={"rules": rules})).checks}
     assert checks["audited-fraction"].ok is True
+
+
+def _beacon_audit(registered: Registered, *, kind: str = "cosignature") -> Path:
+    """Audit with a beacon by WITNESS, register again; the folder."""
+    project = registered.project
+    named = {"kind": "cosignature", "witness": WITNESS.keyid}
+    if kind == "round":
+        named = {"kind": "round", "source": "quicknet", "round": 500_000_000}
+    with project.open_ledger(writable=True) as ledger:
+        intent = add_intent(project, ledger, registered.run, beacon=named)
+        leaves = [ledger.leaf_hash(number) for number in range(ledger.size)]
+        given = cosign(ledger.origin, leaves, ledger.size - 1, seconds(TIME) + 5)
+        beacon, value = {"kind": kind, "cosignature": given.to_json()}, given.beacon
+        if kind == "round":
+            value = hashlib.sha256(bytes(48)).digest()
+            beacon["round"] = {"randomness": value.hex(), "signature": "00" * 48}
+        seed = sample_seed(bytes.fromhex(intent), value).hex()
+        add_audit(project, ledger, registered.run, intent, basis="beacon", beacon=beacon, seed=seed)
+    return register(project, "demo-lm", registered.run).path
+
+
+def _judged(registered: Registered, folder: Path, *witnesses: str) -> Check:
+    """The check `audit` of a policy that trusts no auditor by name, but these witnesses."""
+    policy = load_policy(registered.policy)
+    lines = "".join(f"witness w{n} {vkey}\n" for n, vkey in enumerate(witnesses))
+    changes = {
+        "rules": Rules(require_audit=True),
+        "witnesses": WitnessTrust(policy=f"{lines}quorum none\n"),
+    }
+    return {check.name: check for check in examine(folder, policy.model_copy(update=changes)).checks}["audit"]
+
+
+def test_a_beacon_by_a_witness_of_the_policy_counts(registered: Registered) -> None:
+    folder = _beacon_audit(registered)
+    mine, other = (Verifier("w.example", signer.public, COSIGNATURE).vkey for signer in (WITNESS, OTHER_WITNESS))
+    assert _judged(registered, folder, mine).ok is True
+    for witnesses in ((), (other,)):
+        check = _judged(registered, folder, *witnesses)
+        assert check.ok is False and "no witness of the policy" in check.detail
+
+
+def test_a_beacon_is_checked_in_the_bundle(registered: Registered) -> None:
+    folder = _beacon_audit(registered)
+    honest = Forge(registered.project, folder)
+    number = honest.find("audit", 1)
+    given = honest.predicate(number)["beacon"]["cosignature"]
+    for wrong in ({**given, "time": given["time"] + 1}, {**given, "size": honest.find("audit-intent", 1)}):
+        forge = Forge(registered.project, folder)
+        forge.change(number, beacon={"kind": "cosignature", "cosignature": wrong})
+        forge.write()
+        checks = {check.name: check for check in examine(folder, load_policy(registered.policy)).checks}
+        assert checks["audits"].ok is False and "its beacon" in checks["audits"].detail
+    forge = Forge(registered.project, folder)
+    forge.change(number, basis="self-chosen", beacon=None)
+    forge.write()
+    checks = {check.name: check for check in examine(folder, load_policy(registered.policy)).checks}
+    assert checks["audits"].ok is False and "it has none" in checks["audits"].detail
+
+
+def test_a_round_that_its_network_did_not_sign_does_not_count(
+    registered: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("py_ecc")
+    folder = _beacon_audit(registered, kind="round")
+    mine = Verifier("w.example", WITNESS.public, COSIGNATURE).vkey
+    check = _judged(registered, folder, mine)
+    assert check.ok is False and "not signed by quicknet" in check.detail
+    monkeypatch.setitem(sys.modules, "py_ecc.bls.hash_to_curve", None)
+    check = _judged(registered, folder, mine)
+    assert check.ok is None and "pip install" in check.detail

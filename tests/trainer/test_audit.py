@@ -15,6 +15,7 @@ import pytest
 
 from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import merkle
+from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
@@ -23,7 +24,7 @@ from bitwitness.trainer.audit import audit
 from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
 from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import Unit, draw, sample_seed, select, units
+from bitwitness.trainer.sample import Unit, draw, select, units
 from bitwitness.trainer.state import state_folder
 from bitwitness.trainer.step import NotFinite, NoTokens
 
