@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +91,21 @@ def read_round(data: bytes, number: int) -> bytes:
 def verify_round(name: str, number: int, signature: bytes) -> None:
     """Check that the network signed this round; takes some seconds. Raises BeaconWrong, CannotVerify."""
     source = find_source(name)
+    with _recursion_kept():
+        _verify(source, name, number, signature)
+
+
+@contextmanager
+def _recursion_kept() -> Iterator[None]:
+    """py_ecc raises the interpreter's recursion limit, under which hostile JSON would overflow the stack."""
+    limit = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _verify(source: Source, name: str, number: int, signature: bytes) -> None:
     try:
         # An extra of the package, and slow to import.
         from py_ecc.bls.hash_to_curve import hash_to_G1
