@@ -6,17 +6,22 @@ A footprint is declared with the operator (csrc/operator.h), in clauses separate
     C: M, N             C may be cut along M and, inside one row, along N
     y: n by 16384       cuts must lie at multiples of 16,384; a step may be an attribute
     start counts R      the values of `start` are positions along R, and move with the cut
+    ids name V          the values of `ids`, one for each of their own dimension, say which positions along V are used
 
 The smaller call is the same operator on shorter operands. What else it writes has no meaning. An output without a
 clause needs the whole call.
+
+Where values name positions, the data decide: a cut along V keeps only what names a position in it, and where V is not
+cut, only the positions that are named stay, in their order, and the values are numbered anew.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -41,19 +46,34 @@ class Clause:
     symbols: tuple[tuple[str, str], ...]
 
 
-def clauses(operator: Operator) -> tuple[dict[str, Clause], dict[str, str]]:
-    """Parse a footprint: the clause of each output that has one, and operand -> symbol that its values count."""
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """A footprint, parsed: by output the clause, by operand the symbol that its values count or name."""
+
+    outputs: Mapping[str, Clause]
+    counts: Mapping[str, str]
+    names: Mapping[str, str]
+
+
+@cache
+def footprint(op: str) -> Footprint:
+    """The footprint of an operator."""
+    return parse(OPERATORS[op].footprint)
+
+
+def parse(text: str) -> Footprint:
+    """Parse the footprint of a declaration."""
     outputs: dict[str, Clause] = {}
-    counts: dict[str, str] = {}
-    for clause in filter(None, operator.footprint.split("; ")):
-        if match := re.fullmatch(r"(\w+) counts (\w+)", clause):
-            counts[match[1]] = match[2]
+    values: dict[str, dict[str, str]] = {"counts": {}, "name": {}}
+    for clause in filter(None, text.split("; ")):
+        if match := re.fullmatch(r"(\w+) (counts|name) (\w+)", clause):
+            values[match[2]][match[1]] = match[3]
             continue
         names, _, symbols = clause.partition(": ")
         parts = [symbol.partition(" by ") for symbol in symbols.split(", ")]
         for name in names.split():
             outputs[name] = Clause(tuple((symbol, step or "1") for symbol, _, step in parts))
-    return outputs, counts
+    return Footprint(outputs, values["counts"], values["name"])
 
 
 def cuts(
@@ -62,7 +82,7 @@ def cuts(
     """The part of each dimension that elements begin … end − 1 of an output (row-major) depend on."""
     operator = OPERATORS[op]
     position = next(i for i, spec in enumerate(operator.operands) if spec.name == output)
-    clause = clauses(operator)[0].get(output)
+    clause = footprint(op).outputs.get(output)
     shape = shapes[position]
     if not 0 <= begin < end <= math.prod(shape):
         raise KernelError(f"elements {begin} … {end} are not in {output}, which has {math.prod(shape)}")
@@ -84,24 +104,48 @@ def cuts(
 
 
 def restrict(op: str, operands: Sequence[Array], found: Sequence[Cut]) -> list[Array]:
-    """Copies of the operands of the smaller call. An array that occurs twice becomes one array."""
-    operator = OPERATORS[op]
-    counts = clauses(operator)[1]
+    """Copies of the operands of the smaller call. An array that occurs twice becomes one array.
+
+    Raises KernelError where a value names a position that is not there.
+    """
+    operator, clauses = OPERATORS[op], footprint(op)
+    kept: dict[str, Array] = {cut.symbol: np.arange(cut.begin, cut.end) for cut in found}
+    named: dict[str, Array] = {}  # operand -> its values, numbered anew
+    for name, symbol in clauses.names.items():
+        position = next(i for i, spec in enumerate(operator.operands) if spec.name == name)
+        own = operator.operands[position].shape[0]
+        extent = _extent(operator, [array.shape for array in operands], symbol)
+        named[name] = _keep_named(kept, own, symbol, operands[position], extent, op)
     made: dict[int, Array] = {}
     for spec, array in zip(operator.operands, operands, strict=True):
         if id(array) in made:
             continue
         part = array
         for axis, expression in enumerate(spec.shape):
-            for cut in found:
-                symbol, per = _symbol_of(expression)
-                if symbol == cut.symbol:
-                    part = part.take(range(cut.begin // per, -(-cut.end // per)), axis)
-        for cut in found:
-            if counts.get(spec.name) == cut.symbol:
-                part = part - np.array(cut.begin, part.dtype)
-        made[id(array)] = np.array(part, order="C")
+            symbol, per = _symbol_of(expression)
+            if symbol in kept:
+                part = part.take(kept[symbol] if per == 1 else np.unique(kept[symbol] // per), axis)
+        if clauses.counts.get(spec.name) in kept:
+            part = part - np.array(kept[clauses.counts[spec.name]][0], part.dtype)
+        made[id(array)] = np.array(named.get(spec.name, part), part.dtype, order="C")
     return [made[id(array)] for array in operands]
+
+
+def _keep_named(kept: dict[str, Array], own: str, symbol: str, values: Array, extent: int, op: str) -> Array:
+    """Keep, of the dimension `own` of `values` and of the one that they name, what the cut needs; number them anew."""
+    if ((values < 0) | (values >= extent)).any():
+        raise KernelError(f"{op}: a value is not in 0 … {extent - 1}, so the call has no output to dispute")
+    rows = kept.get(own, np.arange(len(values)))
+    if symbol in kept:
+        inside = rows[np.isin(values[rows], kept[symbol])]
+        if len(inside) == 0:  # a call has one row at least: one that writes beside the cut
+            inside = rows[:1]
+            kept[symbol] = np.append(kept[symbol], values[inside])
+        kept[own] = rows = inside
+    else:
+        kept[symbol] = np.unique(values[rows])
+    number = {int(position): at for at, position in enumerate(kept[symbol])}
+    return np.array([number[int(value)] for value in values[rows]], values.dtype)
 
 
 def where(op: str, shapes: Sequence[tuple[int, ...]], output: str, begin: int, found: Sequence[Cut]) -> int:

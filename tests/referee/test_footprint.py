@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from bitwitness.kernels import dispute, footprint, trace, trace_file
+from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import call
+from bitwitness.kernels.recorder import Recorder
 
 from . import files
 from .conftest import Referee
@@ -82,9 +84,73 @@ def test_a_cut_is_much_smaller_than_the_call() -> None:
 
 def test_every_footprint_can_be_read() -> None:
     for operator in OPERATORS.values():
-        outputs, counts = footprint.clauses(operator)
-        names = {spec.name for spec in operator.operands if spec.direction != "in"}
-        assert outputs.keys() <= names and counts.keys() <= {spec.name for spec in operator.operands}
+        read = footprint.footprint(operator.name)
+        written = {spec.name for spec in operator.operands if spec.direction != "in"}
+        integers = {spec.name for spec in operator.operands if spec.dtype == "I32"}
+        assert read.outputs.keys() == written, "an output without a clause is disputed with the whole call"
+        assert read.counts.keys() | read.names.keys() <= integers
+
+
+def test_a_looked_up_chunk_needs_only_the_rows_that_its_ids_name() -> None:
+    """A table of 50,304 rows, of which three outputs name two."""
+    table, ids = files.normal("E", 50304, 4), np.array([9, 50303, 7, 50303, 5], np.int32)
+    y = np.zeros((5, 4), np.float32)
+    found = footprint.cuts("embed", [ids.shape, table.shape, y.shape], "y", 4, 16)
+    small = footprint.restrict("embed", [ids, table, y], found)
+    assert [array.tolist() for array in small[:2]] == [[1, 0, 1], table[[7, 50303]].tolist()]
+    (part,) = footprint.cuts("embed", [ids.shape, table.shape, y.shape], "y", 13, 15)[1:]
+    assert part == footprint.Cut("D", 1, 3)
+
+
+@pytest.mark.parametrize(("begin", "rows", "ids"), [(7, [2], [0]), (50303, [1, 3], [0, 0]), (100, [0], [1])])
+def test_a_chunk_of_a_table_gradient_needs_only_the_rows_that_add_to_it(
+    begin: int, rows: list[int], ids: list[int]
+) -> None:
+    """One row of the table; where no id names it, the call keeps one row that writes beside it."""
+    given = np.array([9, 50303, 7, 50303, 5], np.int32)
+    dy, grad = files.normal("dy", 5, 4), files.normal("E", 50304, 4)
+    shapes = [given.shape, dy.shape, grad.shape]
+    found = footprint.cuts("embed_backward", shapes, "dE", 4 * begin, 4 * begin + 4)
+    small = footprint.restrict("embed_backward", [given, dy, grad], found)
+    assert small[0].tolist() == ids and small[1].tolist() == dy[rows].tolist()
+    assert len(small[2]) <= 2 and small[2][0].tolist() == grad[begin].tolist()
+    assert footprint.where("embed_backward", shapes, "dE", 4 * begin + 1, found) == 1
+    call("embed_backward", given, dy, grad)
+    call("embed_backward", *small)
+    assert bits(small[2][0]) == bits(grad[begin])
+
+
+def test_an_id_outside_its_table_has_no_output_to_dispute() -> None:
+    operands = [np.array([3], np.int32), np.zeros((3, 2), np.float32), np.zeros((1, 2), np.float32)]
+    found = footprint.cuts("embed", [array.shape for array in operands], "y", 0, 2)
+    with pytest.raises(KernelError, match="embed: a value is not in 0 … 2"):
+        footprint.restrict("embed", operands, found)
+
+
+def test_rotated_rows_need_only_their_positions() -> None:
+    positions, cos = np.array([0, 5, 3, 5], np.int32), files.normal("cos", 9, 2)
+    operands = [files.normal("q", 4, 4), positions, cos, cos.copy()]
+    found = footprint.cuts("rope", [array.shape for array in operands], "q", 4, 12)
+    small = footprint.restrict("rope", operands, found)
+    assert small[1].tolist() == [1, 0] and small[2].tolist() == cos[[3, 5]].tolist()
+
+
+def test_the_file_of_a_disputed_lookup_is_small(tmp_path: Path, referee: Referee) -> None:
+    """A chunk of 64 KiB of embed and of its gradient, over a table of 40 MB: the file holds a few hundred KiB."""
+    ids = (np.arange(512, dtype=np.int32) ** 2) % 10000
+    table, y = files.normal("E", 10000, 1024), np.zeros((512, 1024), np.float32)
+    recorder = Recorder()
+    backward = ("embed_backward", [ids, files.normal("dy", 512, 1024), table.copy()], {})
+    for case in (("embed", [ids, table, y], {}), backward):
+        program, arrays = files.program_of_case(case)
+        recorder.executor(program, 2).run(arrays)
+    file = recorder.finish()
+    for run, (operand, written) in enumerate([("y", y), ("dE", backward[1][2])]):
+        claims = {"right": trace.chunk_hashes(written)[3].hex()}
+        path = tmp_path / f"{operand}.safetensors"
+        trace_file.write(path, dispute.extract(file, run, 0, operand, 3, claims))
+        assert path.stat().st_size < 300_000
+        assert referee(path).one("chunk")["right"] == "right"
 
 
 def test_two_traces_are_bisected_and_the_referee_says_who_is_right(tmp_path: Path, referee: Referee) -> None:

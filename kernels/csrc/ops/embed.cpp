@@ -44,9 +44,10 @@ void embed_backward(const Call& call, Worker& worker) {
 
 }  // namespace
 
-const Operator kEmbed = {"embed", 1, "in ids:i32[R], in E[V,D], out y[R,D]", "", "", embed, nullptr, "y: R, D"};
+const Operator kEmbed = {"embed", 1, "in ids:i32[R], in E[V,D], out y[R,D]", "", "", embed, nullptr,
+                         "y: R, D; ids name V"};
 const Operator kEmbedBackward = {
     "embed_backward", 1, "in ids:i32[R], in dy[R,D], inout dE[V,D]", "", "", embed_backward, nullptr,
-    "dE: D"};
+    "dE: V, D; ids name V"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -41,6 +41,6 @@ void rope(const Call& call, Worker& worker) {
 const Operator kRope = {
     "rope", 1, "inout q[R,S], in pos:i32[R], in cos[P,head_width/2], in sin[P,head_width/2]",
     "heads: count, head_width: count, sign: sign", "2 divides head_width, heads*head_width <= S", rope, nullptr,
-    "q: R"};
+    "q: R; pos name P"};
 
 }  // namespace bitwitness::BITWITNESS_ISA
