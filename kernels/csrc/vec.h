@@ -1,4 +1,4 @@
-// The vector type that every operator is written in: GCC/Clang vector extensions, no intrinsics.
+// The vector type that every operator is written in: GCC/Clang vector extensions.
 //
 // This header is compiled once per instruction set (BITWITNESS_ISA names the namespace), with that set's flags.
 // Everything here is forced inline and nothing comes from the C++ library: a shared inline function compiled
@@ -18,6 +18,10 @@
 #define BITWITNESS_LANES 8
 #else
 #define BITWITNESS_LANES 4  // SSE2 and NEON registers; wider vectors would be split and spilled
+#endif
+
+#if BITWITNESS_LANES > 4
+#include <immintrin.h>  // for fma: GCC turns a loop over lanes into one instruction in most places, but not in all
 #endif
 
 #define BW_INLINE static inline __attribute__((always_inline))
@@ -43,9 +47,15 @@ template <class V> BW_INLINE V splat(float x) {
   if constexpr (sizeof(V) == sizeof(float)) {
     return x;
   } else {
-    V v;
-    for (int i = 0; i < kLanes; ++i) v[i] = x;
-    return v;
+    // Written out: GCC makes one broadcast of this, but of a loop over lanes, where registers are short, as many masked
+    // moves as there are lanes, in every round of the loop around it.
+#if BITWITNESS_LANES == 16
+    return V{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#elif BITWITNESS_LANES == 8
+    return V{x, x, x, x, x, x, x, x};
+#else
+    return V{x, x, x, x};
+#endif
   }
 }
 BW_INLINE Vf splat(float x) { return splat<Vf>(x); }
@@ -65,9 +75,13 @@ BW_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c);
 BW_INLINE Vf fma(Vf a, Vf b, Vf c) {
 #if defined(__has_builtin) && __has_builtin(__builtin_elementwise_fma)
   return __builtin_elementwise_fma(a, b, c);
+#elif BITWITNESS_LANES == 16
+  return (Vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif BITWITNESS_LANES == 8
+  return (Vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
   Vf r;
-  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);  // one vector instruction in GCC
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);  // one vector instruction in most places
   return r;
 #endif
 }
