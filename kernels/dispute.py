@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from bitwitness.kernels import footprint
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Call, Executor, ProgramBuilder
+from bitwitness.kernels.stepwise import all_buffers, run_calls
 from bitwitness.kernels.trace import CHUNK_BYTES, apply_action, empty_slots
 from bitwitness.kernels.trace_file import DTYPES, Array, Slot, TraceFile, bits
 
@@ -60,26 +59,10 @@ def _before(file: TraceFile, run: int, call: int, threads: int) -> tuple[tuple[C
             executors[action["run"]].run(arrays)
             runs += 1
             continue
-        for buffer in program.buffers.values():
-            if buffer.kind == "temp":
-                arrays[buffer.name] = np.zeros(buffer.shape, DTYPES[buffer.dtype])
-        _run_part(program.calls[:call], arrays, threads)
-        return program.calls, arrays
+        memory = all_buffers(program, arrays)
+        run_calls(program.calls[:call], memory, threads)
+        return program.calls, memory
     raise KernelError(f"the file has {runs} runs; there is no run {run}")
-
-
-def _run_part(calls: tuple[Call, ...], arrays: Mapping[str, Array], threads: int) -> None:
-    """Run some calls of a program on arrays for all of its buffers, temporary ones included."""
-    builder = ProgramBuilder()
-    buffers: dict[str, Buffer] = {}
-    for call in calls:
-        for view in call.operands:
-            if view.name not in buffers:
-                buffers[view.name] = builder.buffer(view.name, arrays[view.name].shape, view.dtype, "inout")
-        views = [builder.view(buffers[v.name], v.offset, v.shape) for v in call.operands]
-        builder.call(call.op, *views, **call.attributes)
-    if calls:
-        Executor(builder.build(), threads).run({name: arrays[name] for name in buffers})
 
 
 def _operands(call: Call, arrays: Mapping[str, Array]) -> list[Array]:

@@ -13,7 +13,7 @@ to be declared, and nothing can be forgotten. The price is a copy of every array
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,15 +63,15 @@ class CommittedTensor:
 class RecordingExecutor:
     """An executor that runs its program and has the recorder write it down."""
 
-    def __init__(self, recorder: Recorder, index: int, program: Program, threads: int) -> None:
-        self.program, self.threads = program, threads
+    def __init__(self, recorder: Recorder, index: int, executor: Executor) -> None:
+        self.program, self.threads = executor.program, executor.threads
         self._recorder, self._index = recorder, index
-        self._executor = Executor(program, threads)
+        self._executor = executor
 
     def run(self, arrays: Mapping[str, Any]) -> None:
         """As Executor.run."""
         self._recorder.before(self._index, self.program, arrays)
-        self._executor.run(arrays)
+        self._recorder.perform(self._executor, arrays)
         self._recorder.after(self.program, arrays)
 
     def timings(self) -> list[tuple[str, float]]:
@@ -82,7 +82,9 @@ class RecordingExecutor:
 class Recorder:
     """Collects programs, runs and commitments, and makes a trace file of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Program, int], Executor] = Executor) -> None:
+        """`make` makes the executor that runs a program; others than Executor run it more slowly, or wrongly."""
+        self._make = make
         self._programs: list[Program] = []
         self._memories: dict[tuple[int, str, tuple[int, ...]], _Memory] = {}
         self._actions: list[_Action] = []
@@ -93,7 +95,12 @@ class Recorder:
         known = [i for i, other in enumerate(self._programs) if program_json(other) == program_json(program)]
         if not known:
             self._programs.append(program)
-        return RecordingExecutor(self, known[0] if known else len(self._programs) - 1, program, threads)
+        index = known[0] if known else len(self._programs) - 1
+        return RecordingExecutor(self, index, self._make(program, threads))
+
+    def perform(self, executor: Executor, arrays: Mapping[str, Any]) -> None:
+        """Run an executor's program. What is recorded of it, besides its inputs, is noted here (tracer.py)."""
+        executor.run(arrays)
 
     def before(self, index: int, program: Program, arrays: Mapping[str, Any]) -> None:
         """Write down a run that is about to happen, with what its inputs hold now."""

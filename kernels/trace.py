@@ -21,7 +21,7 @@ import numpy as np
 from bitwitness.kernels import _native
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
-from bitwitness.kernels.program import Executor
+from bitwitness.kernels.program import Buffer, Executor
 from bitwitness.kernels.trace_file import DTYPES, Array, TraceFile, canonical
 
 CHUNK_BYTES = 65536
@@ -78,6 +78,50 @@ def first_difference(ours: Trace, size: int, node: Callable[[int, int], bytes]) 
     return index
 
 
+@dataclass(frozen=True)
+class Place:
+    """What a leaf is of: a tensor's first load, or an operand that a call of a run writes."""
+
+    action: int  # number of the script's action
+    tensor: str = ""
+    run: int = -1
+    call: int = -1
+    operand: int = -1
+    op: str = ""
+    view: Buffer | None = None
+
+    def leaf(self, digest: str) -> dict[str, Any]:
+        if self.view is None:
+            return {"digest": digest, "tensor": self.tensor}
+        operand = OPERATORS[self.op].operands[self.operand].name
+        return {"call": self.call, "digest": digest, "op": self.op, "operand": operand, "run": self.run}
+
+
+def outline(file: TraceFile) -> list[Place]:
+    """The places of a trace's leaves after the first, which is the script's own; they follow from the script.
+
+    Raises KernelError for a script that cannot be executed.
+    """
+    places: list[Place] = []
+    loaded: set[str] = set()
+    runs = 0
+    try:
+        for number, action in enumerate(file.actions):
+            if "load" in action and action["tensor"] not in loaded:
+                loaded.add(action["tensor"])
+                places.append(Place(number, tensor=action["tensor"]))
+            elif "run" in action:
+                for index, call in enumerate(file.programs[action["run"]].calls):
+                    for position, spec in enumerate(OPERATORS[call.op].operands):
+                        if spec.direction != "in":
+                            view = call.operands[position]
+                            places.append(Place(number, "", runs, index, position, call.op, view))
+                runs += 1
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise KernelError(f"the script is malformed: {error!r}") from error
+    return places
+
+
 def run(file: TraceFile, threads: int) -> Trace:
     """Execute the file here and trace it. Raises KernelError for a file that cannot be executed."""
     return _Run(file, threads).perform()
@@ -88,14 +132,13 @@ class _Run:
         self.file = file
         self.executors = [Executor(program, threads) for program in file.programs]
         self.slots = empty_slots(file)
-        self.leaves: list[dict[str, Any]] = [{"script": hashlib.sha256(file.script.encode("ascii")).hexdigest()}]
+        self.leaves: list[dict[str, Any]] = [script_leaf(file)]
         self.chunks: dict[int, tuple[bytes, ...]] = {}
         self.committed: dict[str, dict[str, Any]] = {}
         self.runs = 0
+        self.loaded: set[str] = set()
 
     def perform(self) -> Trace:
-        for name in sorted(self.file.tensors):
-            self.leaves.append({"digest": tensor_digest(self.file.tensors[name]).hex(), "tensor": name})
         try:
             for action in self.file.actions:
                 self.act(action)
@@ -109,6 +152,9 @@ class _Run:
         elif "commit" in action:
             self.commit(action)
         else:
+            if "load" in action and action["tensor"] not in self.loaded:
+                self.loaded.add(action["tensor"])
+                self.leaves.append(input_leaf(self.file, action["tensor"]))
             apply_action(self.file, action, self.slots)
 
     def run_program(self, index: int, slots: Sequence[str]) -> None:
@@ -141,6 +187,16 @@ class _Run:
         self.committed[action["label"]] = found
         if action.get("expected", found["root"]) != found["root"]:
             raise KernelError(f"{action['label']}: root {found['root']}, expected {action['expected']}")
+
+
+def script_leaf(file: TraceFile) -> dict[str, Any]:
+    """The first leaf: what was run, in which order."""
+    return {"script": hashlib.sha256(file.script.encode("ascii")).hexdigest()}
+
+
+def input_leaf(file: TraceFile, tensor: str) -> dict[str, Any]:
+    """The leaf of a tensor of the file, which stands where it is first loaded."""
+    return {"digest": tensor_digest(file.tensors[tensor]).hex(), "tensor": tensor}
 
 
 def empty_slots(file: TraceFile) -> dict[str, Array]:

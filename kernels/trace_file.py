@@ -172,6 +172,11 @@ def parse_canonical(text: str, where: str) -> Any:
     return value
 
 
+def of_script(script: str, where: str) -> TraceFile:
+    """A file of this script alone, without the tensors that it loads. Raises TraceFileError."""
+    return _with_script({}, script, where)
+
+
 def _tensors(header: Mapping[str, Any], data: memoryview, where: str) -> Iterator[tuple[str, Array]]:
     at = 0
     for name, entry in header.items():
@@ -199,6 +204,8 @@ def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFil
     value = parse_canonical(script, where)
     if not isinstance(value, dict) or value.keys() != {"actions", "commitments", "programs", "slots"}:
         raise TraceFileError(f"{where}: the script must have actions, commitments, programs and slots")
+    if not all(isinstance(part, list) for part in value.values()):
+        raise TraceFileError(f"{where}: the parts of the script must be arrays")
     slots = []
     for slot in value["slots"]:
         if not isinstance(slot, dict) or slot.keys() != {"dtype", "name", "shape"} or not _is_shape(slot["shape"]):

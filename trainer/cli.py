@@ -59,7 +59,7 @@ def train(
         result = run_train(
             project,
             resolved,
-            threads=threads or _cores(),
+            threads=threads or cores(),
             windows_at_once=windows_at_once,
             resume=resume,
             report=report,
@@ -132,7 +132,7 @@ def audit(
     """
     if device != "cpu":
         raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
-    with open_source(source, policy=policy, key=key, out=out, work=work) as opened, _bar("auditing") as report:
+    with open_source(source, policy=policy, key=key, out=out, work=work) as opened, progress_bar("auditing") as report:
         result = run_audit(
             opened.venue,
             opened.run(run),
@@ -141,7 +141,7 @@ def audit(
             beacon=beacon,
             intent=intent,
             round_file=None if round_file is None else read_file(round_file, MAX_FILE),
-            threads=threads or _cores(),
+            threads=threads or cores(),
             windows_at_once=windows_at_once,
             report=report,
         )
@@ -164,9 +164,9 @@ def _range(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def _cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MAX_THREADS)
+def cores() -> int:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, MAX_THREADS)
 
 
 def _run_line(result: RunResult) -> str:
@@ -258,7 +258,7 @@ def _training_bar(steps: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _bar(text: str) -> Iterator[Any]:
+def progress_bar(text: str) -> Iterator[Any]:
     columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)

@@ -12,7 +12,7 @@ from bitwitness.kernels.program import Executor, Program
 from bitwitness.kernels.recorder import CommittedTensor, Recorder
 from bitwitness.kernels.trace_file import TraceFile
 
-from .state import State
+from .state import State, StateCommitment
 from .step import StepRecord, Windows, Workspace, step
 
 
@@ -36,14 +36,14 @@ def record_steps(
     records = []
     for _ in range(count):
         records.append(step(state, windows, workspace))
-        _commit(state, workspace)
+        commit_state(state, workspace, state.commit())
     return workspace.recorder.finish(), records
 
 
-def _commit(state: State, workspace: RecordingWorkspace) -> None:
+def commit_state(state: State, workspace: RecordingWorkspace, expected: StateCommitment) -> None:
+    """Have the file commit to weights and moments as they are now, and expect these roots, where they are known."""
     slots = workspace.layout.slots
-    found = state.commit()
-    moments = found.optimizer.root if found.optimizer is not None else None
+    moments = expected.optimizer.root if expected.optimizer is not None else None
     weights = {name: CommittedTensor(state.params, slot.offset, slot.shape) for name, slot in slots.items()}
     optimizer = {
         f"{part}/{name}": CommittedTensor(flat, slot.offset, slot.shape)
@@ -51,5 +51,5 @@ def _commit(state: State, workspace: RecordingWorkspace) -> None:
         for name, slot in slots.items()
     }
     label = f"step {state.control.step}"
-    workspace.recorder.commit("weights/1", weights, f"{label} weights", found.weights.root)
+    workspace.recorder.commit("weights/1", weights, f"{label} weights", expected.weights.root)
     workspace.recorder.commit("optimizer/1", optimizer, f"{label} optimizer", moments)

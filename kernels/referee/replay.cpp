@@ -49,7 +49,7 @@ void Fact::print(bool json) const {
 }
 
 Replay::Replay(const TraceFile& file, const ReplayOptions& options)
-    : file_(file), options_(options), written_(file.slots.size()) {
+    : file_(file), options_(options), written_(file.slots.size()), loaded_(file.tensors.size()) {
   for (const Slot& slot : file.slots) slots_.push_back(zeroed(slot.elements, slot.dtype));
   for (const TraceProgram& program : file.programs) {
     // Temporary buffers are memory of their own here, zero at first: a wrong plan, or a buffer that is read before it
@@ -70,11 +70,14 @@ Replay::Replay(const TraceFile& file, const ReplayOptions& options)
 
 bool Replay::perform() {
   Fact("script").text("sha256", hex(sha256(file_.script.data(), file_.script.size()))).print(options_.json);
-  if (options_.trace) trace_inputs();
+  if (options_.trace) {
+    add_leaf("{\"script\":\"" + hex(sha256(file_.script.data(), file_.script.size())) + "\"}");
+  }
   bool good = true;
   for (const Action& action : file_.actions) {
     switch (action.kind) {
       case Action::Kind::Load:
+        if (options_.trace && !loaded_[action.tensor]) trace_input(action.tensor);
         std::memcpy(memory_of(action.slot), file_.tensors[action.tensor].data, file_.tensors[action.tensor].bytes);
         break;
       case Action::Kind::Zero:
@@ -95,13 +98,12 @@ bool Replay::perform() {
 
 void Replay::add_leaf(const std::string& json) { leaves_.push_back(leaf_hash(json.data(), json.size())); }
 
-void Replay::trace_inputs() {
-  add_leaf("{\"script\":\"" + hex(sha256(file_.script.data(), file_.script.size())) + "\"}");
-  for (const FileTensor& tensor : file_.tensors) {
-    const std::string digest = hex(tensor_digest(tensor.data, tensor.bytes, tensor.dtype));
-    add_leaf("{\"digest\":\"" + digest + "\",\"tensor\":" + quoted(tensor.name) + "}");
-    if (options_.outputs) Fact("tensor").text("name", tensor.name).text("digest", digest).print(options_.json);
-  }
+void Replay::trace_input(int number) {
+  loaded_[number] = true;
+  const FileTensor& tensor = file_.tensors[number];
+  const std::string digest = hex(tensor_digest(tensor.data, tensor.bytes, tensor.dtype));
+  add_leaf("{\"digest\":\"" + digest + "\",\"tensor\":" + quoted(tensor.name) + "}");
+  if (options_.outputs) Fact("tensor").text("name", tensor.name).text("digest", digest).print(options_.json);
 }
 
 void Replay::run(const Action& action) {

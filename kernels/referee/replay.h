@@ -46,7 +46,7 @@ class Replay {
 
  private:
   void* memory_of(int slot) { return slots_[slot].get(); }
-  void trace_inputs();
+  void trace_input(int tensor);
   void run(const Action& action);
   void report(const TraceProgram& program, const Written& written);
   bool commit(const Action& action);
@@ -58,6 +58,7 @@ class Replay {
   const ReplayOptions options_;
   std::vector<Memory> slots_;
   std::vector<bool> written_;                         // slots that a run wrote
+  std::vector<bool> loaded_;                          // tensors that stand in the trace
   std::vector<std::vector<Memory>> temporary_;        // by program
   std::vector<std::unique_ptr<Executor>> executors_;  // likewise
   int64_t runs_ = 0;

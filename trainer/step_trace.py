@@ -1,0 +1,140 @@
+"""One step of a run, replayed and traced: what every operator wrote, for another party to compare with.
+
+The steps before it are replayed and must meet the ledger, so that both parties start from the same state. The file's
+commitments expect the roots that the ledger has, so that whoever executes it sees whether the ledger is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bitwitness.kernels import trace_record
+from bitwitness.kernels.program import Executor, Program
+from bitwitness.kernels.stepwise import StepwiseExecutor
+from bitwitness.kernels.trace import Trace
+from bitwitness.kernels.trace_file import Array, TraceFile
+from bitwitness.kernels.tracer import TracingRecorder
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+
+from . import records
+from .data.reads import NoSuchStep, training_dataset, training_windows
+from .history import RunHistory, open_verified_run
+from .layout import Layout
+from .material import LocalMaterial, Material
+from .memory import require_memory
+from .replay import compare, nearest_state, replay
+from .run import check_threads
+from .state import State
+from .step import NotFinite, NoTokens, Windows, Workspace, step
+from .trace import RecordingWorkspace, commit_state
+
+VALUES = 256 << 20
+"""Bytes of operator outputs that are kept unless more are asked for."""
+
+Make = Callable[[Program, int], Executor | StepwiseExecutor]
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """A traced step. `differences` maps each field of the step's record to (ledger's, ours), empty if all agree."""
+
+    step: int
+    file: TraceFile = field(repr=False)
+    trace: Trace = field(repr=False)
+    values: Mapping[int, Array] = field(repr=False)
+    about: Mapping[str, Any] = field(repr=False)
+    differences: Mapping[str, tuple[Any, Any]]
+
+    def write(self, folder: Path) -> None:
+        """Write it as docs/formats/trace.md says, to be handed to another party."""
+        trace_record.write(folder, self.file, self.trace, self.values, self.about)
+
+
+def trace_step(
+    project: Project,
+    name: str,
+    number: int,
+    *,
+    threads: int,
+    windows_at_once: int = 0,
+    values: int = VALUES,
+    only: tuple[int, int] | None = None,
+    material: Material | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> StepTrace:
+    """Replay run `name` to step `number` and trace that step; keep its outputs, or only those of one (run, call).
+
+    `material` is where states and data lie if not in the project's folders. Raises NoSuchRun, NoSuchStep, LedgerNotVerified, StateUnavailable, errors of the data, and BitwitnessError where an
+    earlier step already differs from the ledger.
+    """
+    check_threads(threads)
+    with project.open_ledger() as ledger:
+        history = open_verified_run(project, ledger, name)
+    if number not in history.steps:
+        raise NoSuchStep(f"run {history.name} has no step {number} in the ledger; it has 1 to {history.last_step}")
+    require_memory(history.config, windows_at_once)
+    workspace = Workspace(history.config, threads, windows_at_once)
+    material = material or LocalMaterial(project)
+    stream = training_windows(history, material.dataset(*training_dataset(history)))
+    state, first = nearest_state(history, material.states(history), workspace, number - 1, history.states.keys())
+    for replayed in replay(history, state, workspace, stream, number - 1):
+        report(replayed.step - first, number - first)
+        if replayed.differences:
+            raise BitwitnessError(
+                f"step {replayed.step} already differs from the ledger, and step {number} descends from it: "
+                f"`ledger trace {history.name} --step {replayed.step}`"
+            )
+    stream.check_samples(state.control.cursor, history.config.data.windows_per_step)
+    return record_traced(history, state, stream, threads, windows_at_once, values=values, only=only)
+
+
+def record_traced(
+    history: RunHistory,
+    state: State,
+    windows: Windows,
+    threads: int,
+    windows_at_once: int = 0,
+    *,
+    make: Make = Executor,
+    values: int = VALUES,
+    only: tuple[int, int] | None = None,
+) -> StepTrace:
+    """Make the step after `state`, in place, and trace it. Raises BitwitnessError if `only` names no call of it."""
+    number = state.control.step + 1
+    recorder = TracingRecorder(make, values=values, only=only)
+    workspace = RecordingWorkspace(history.config, threads, windows_at_once, recorder=recorder)
+    expected = history.state(number)
+    differences: Mapping[str, tuple[Any, Any]]
+    try:
+        record = step(state, windows, workspace)
+        found = state.commit(optimizer=expected.optimizer is not None)
+        differences = compare(history.computed(number), records.computed_step(record, found))
+        commit_state(state, workspace, expected)
+    except (NotFinite, NoTokens) as error:  # it ends before the update, and so does the trace
+        differences = {"loss": (history.computed(number)["loss"], str(error))}
+    file = recorder.finish()
+    kept = recorder.kept(file)
+    if only is not None and not kept:
+        raise BitwitnessError(
+            f"step {number} has no call {only[0]}.{only[1]}; `ledger bisect` names the one in dispute"
+        )
+    return StepTrace(number, file, recorder.trace(file), kept, _about(history, number, workspace), differences)
+
+
+def _about(history: RunHistory, number: int, workspace: RecordingWorkspace) -> dict[str, Any]:
+    return {
+        "arithmetic": history.genesis["arithmetic"]["digest"],
+        "layout": layout_json(workspace.layout),
+        "name": history.name,
+        "run": history.run,
+        "step": number,
+    }
+
+
+def layout_json(layout: Layout) -> dict[str, Any]:
+    """Where each tensor lies in the flat buffers `params`, `grads`, `m` and `v`."""
+    return {name: {"offset": slot.offset, "shape": list(slot.shape)} for name, slot in layout.slots.items()}
