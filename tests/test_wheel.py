@@ -25,6 +25,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(folder / "site")
+        referee = archive.getinfo("bitwitness/kernels/bin/referee")
+    assert referee.external_attr >> 16 & 0o111, "an installer makes it executable"
     assert not [name for name in names if name.endswith((".cpp", ".h", "CMakeLists.txt"))], "sources stay out"
     return folder / "site"
 

@@ -68,8 +68,8 @@ def trace_step(
 ) -> StepTrace:
     """Replay run `name` to step `number` and trace that step; keep its outputs, or only those of one (run, call).
 
-    `material` is where states and data lie if not in the project's folders. Raises NoSuchRun, NoSuchStep, LedgerNotVerified, StateUnavailable, errors of the data, and BitwitnessError where an
-    earlier step already differs from the ledger.
+    `material` is where states and data lie if not in the project's folders. Raises NoSuchRun, NoSuchStep,
+    LedgerNotVerified, StateUnavailable, errors of the data, and BitwitnessError where an earlier step already differs.
     """
     check_threads(threads)
     with project.open_ledger() as ledger:
