@@ -77,6 +77,11 @@ def resumes_backwards(predicate: Mapping[str, Any]) -> None:
         fail("predicate.from", "after step")
 
 
+def alias_is_stated(predicate: Mapping[str, Any]) -> None:
+    if ("alias" in predicate) != (predicate["statement"] in ("alias", "unalias")):
+        fail("predicate.alias", "stands with the statements 'alias' and 'unalias', and only there")
+
+
 def result_of_units(predicate: Mapping[str, Any]) -> None:
     units = predicate["units"]
     for number, unit in enumerate(units):

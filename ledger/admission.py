@@ -85,10 +85,9 @@ class Admission:
         key = self._first_key(envelope) if index == 0 else self._enrolled(keyid)
         if key is None:
             raise SignerNotEnrolled(keyid, "is not enrolled in this ledger")
-        if key.role not in kind.roles:
-            raise SignerNotEnrolled(
-                keyid, f"is a {key.role} key; a {kind.name} entry needs a {' or '.join(kind.roles)} key"
-            )
+        roles = kind.signers(envelope.statement["predicate"])
+        if key.role not in roles:
+            raise SignerNotEnrolled(keyid, f"is a {key.role} key; a {kind.name} entry needs a {' or '.join(roles)} key")
         if key.revoked_from is not None and key.revoked_from <= index:
             raise SignerNotEnrolled(keyid, f"is revoked from entry {key.revoked_from} on")
         return key

@@ -168,6 +168,6 @@ _SUMMARIES = {
     "audit-intent": lambda p: f"steps {p['first']} to {p['last']}, {p['samples']} units to draw",
     "audit": lambda p: f"{p['result']}: {p['steps']} steps compared, {p['basis']}",
     "release": lambda p: f"{p['model']} version {p['version']}, from step {p['step']}",
-    "endorse": lambda p: f"{p['statement']}: release {p['release'][:16]}",
+    "endorse": lambda p: f"{p['statement']}{' ' + p['alias'] if 'alias' in p else ''}: release {p['release'][:16]}",
     "status": lambda p: f"number {p['sequence']}, over {p['ledger']['size']} entries",
 }

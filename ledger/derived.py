@@ -68,9 +68,16 @@ class Derivation:
             entry=index,
             kind=entry.kind.name,
             signer=self._key(entry.envelope.keyid),
-            run=None if run is None else self._run(run),
+            run=self._released(predicate["release"]) if "release" in predicate else run and self._run(run),
             seq=predicate.get("seq"),
         )
+
+    def _released(self, release: str) -> int:
+        """The run of a release: what is said of the one is listed with what is said of the other."""
+        found = self._connection.execute("SELECT run FROM releases WHERE hash = ?", (release,)).fetchone()
+        if found is None:
+            raise UnknownReference("release", release)
+        return int(found[0])
 
     def _insert(self, table: str, **values: Any) -> None:
         self._connection.execute(_insertion(table, tuple(values)), tuple(values.values()))
@@ -301,7 +308,10 @@ class Derivation:
             release=self._lookup("releases", "hash", p["release"], "release"),
             signer=self._key(p["signer"]),
             statement=p["statement"],
-            time=p.get("time"),
+            alias=p.get("alias"),
+            reason=p.get("reason"),
+            policy=p.get("policy"),
+            time=p["time"],
         )
 
     def _status_rows(self, index: int, leaf_hash: str, p: Json) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 
 from .schema import split_statements
 
-VERSION = 1
+VERSION = 2
 
 TABLES = """
 CREATE TABLE derivation (
@@ -224,8 +224,12 @@ CREATE TABLE endorsements (
     release INTEGER NOT NULL REFERENCES releases (entry),
     signer INTEGER NOT NULL REFERENCES keys (entry),
     statement TEXT NOT NULL,
+    alias TEXT,
+    reason TEXT,
+    policy TEXT,
     time TEXT NOT NULL
 ) STRICT;
+CREATE INDEX endorsements_by_release ON endorsements (release, entry);
 
 CREATE TABLE statuses (
     entry INTEGER PRIMARY KEY REFERENCES entries (idx),
@@ -240,6 +244,22 @@ CREATE TABLE statuses (
 CREATE VIEW models AS
     SELECT model, max(version) AS version, entry, run, step, weights, dtype, license, time
     FROM releases GROUP BY model;
+
+-- The release that each alias names now: its last word counts, and an unalias ends it.
+CREATE VIEW aliases AS
+    SELECT model, alias, version, release, entry, signer, policy, time FROM (
+        SELECT releases.model, endorsements.*, releases.version, row_number() OVER
+            (PARTITION BY releases.model, endorsements.alias ORDER BY endorsements.entry DESC) AS place
+        FROM endorsements JOIN releases ON releases.entry = endorsements.release WHERE alias IS NOT NULL
+    ) WHERE place = 1 AND statement = 'alias';
+
+-- What publishers last said of each release that they took back: deprecated (until restored) or revoked (for good).
+CREATE VIEW release_states AS
+    SELECT release, statement AS state, reason, entry, signer, time FROM endorsements AS said
+    WHERE statement IN ('deprecated', 'revoked') AND entry = (
+        SELECT entry FROM endorsements AS other
+        WHERE other.release = said.release AND other.statement IN ('deprecated', 'restored', 'revoked')
+        ORDER BY other.statement = 'revoked' DESC, other.entry DESC LIMIT 1);
 
 CREATE VIEW run_summaries AS
     SELECT runs.entry AS run, runs.name, runs.hash,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import keys
 from ._fields import (
@@ -40,6 +41,7 @@ from ._fields import (
 )
 from ._rules import (
     Rule,
+    alias_is_stated,
     computed,
     control_is_step,
     documents_are_leaves,
@@ -73,7 +75,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Kind:
-    """A row of the table. `rules` hold between fields; `chained` kinds belong to a run's chain."""
+    """A row of the table. `rules` hold between fields; `chained` kinds belong to a run's chain.
+
+    `reserved` is (field, values, roles): with one of these values only the roles named there may sign.
+    """
 
     name: str
     roles: tuple[str, ...]
@@ -82,6 +87,7 @@ class Kind:
     text: str
     chained: bool = False
     rules: tuple[tuple[str, Rule], ...] = ()
+    reserved: tuple[str, tuple[str, ...], tuple[str, ...]] | None = None
     schema: Type = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +96,12 @@ class Kind:
     @property
     def predicate_type(self) -> str:
         return f"{PREDICATE_PREFIX}{self.name}{PREDICATE_SUFFIX}"
+
+    def signers(self, predicate: Mapping[str, Any]) -> tuple[str, ...]:
+        """The roles whose keys may sign this predicate."""
+        if self.reserved is not None and predicate.get(self.reserved[0]) in self.reserved[1]:
+            return self.reserved[2]
+        return self.roles
 
 
 # Shared pieces --------------------------------------------------------------------------------------------
@@ -517,10 +529,15 @@ _TABLE = (
         (
             SIGNER,
             Field("release", HASH, note="leaf hash of the release entry"),
-            Field("statement", CODE, note="what is said of it, e.g. approved, deprecated"),
+            Field("statement", CODE, note="what is said of it, e.g. approved"),
+            Field("alias", NAME, optional=True, note="stands with alias and unalias; a name for the release"),
+            Field("policy", HASH, optional=True, note="SHA-256 of the policy file that the release passed before"),
+            Field("reason", LABEL, optional=True),
             Field("time", TIME),
         ),
-        "A word on a release.",
+        "A word on a release. `alias`, `unalias`, `deprecated`, `restored` and `revoked` are publishers' words.",
+        rules=(("alias stands with the statements alias and unalias, and only there", alias_is_stated),),
+        reserved=("statement", ("alias", "unalias", "deprecated", "restored", "revoked"), ("publisher",)),
     ),
     Kind(
         "status",
@@ -536,7 +553,7 @@ _TABLE = (
                 "revoked_releases",
                 items(HASH, high=256),
             ),
-            Field("runs", commitment("runs/1"), note="per run, its exact list of intents, audits and evals"),
+            Field("runs", commitment("runs/1"), note="per run, its exact list of intents, audits, evals and words on its releases"),
         ),
         "What the log says now: everything revoked, and per run all that was said of it.",
     ),

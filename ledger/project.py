@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -65,6 +65,8 @@ class Project:
     paths: Mapping[str, Path]
     passphrase: PassphraseSource | None = None
     """Where the passphrase of an encrypted key comes from, if not from the environment."""
+    alias_policies: Mapping[str, Path] = field(default_factory=dict)
+    """The policy file that a release must pass before an alias may name it (`[aliases]` of bitwitness.toml)."""
 
     @classmethod
     def find(cls, start: Path | str | None = None) -> Project:
@@ -132,7 +134,7 @@ class Project:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ProjectError(path, f"not readable as TOML: {error}") from None
-        unknown = sorted(table.keys() - {"format", "paths"})
+        unknown = sorted(table.keys() - {"format", "paths", "aliases"})
         if unknown:
             raise ProjectError(path, f"unknown key {unknown[0]}")
         if table.get("format") != FORMAT:
@@ -145,7 +147,9 @@ class Project:
                 raise ProjectError(path, f"unknown key paths.{name}")
             if not isinstance(value, str) or not value or "\0" in value:
                 raise ProjectError(path, f"paths.{name} is not a path")
-        return cls(folder, {name: folder / given.get(name, default) for name, default in PATHS.items()})
+        policies = _alias_policies(path, table.get("aliases", {}))
+        paths = {name: folder / given.get(name, default) for name, default in PATHS.items()}
+        return cls(folder, paths, alias_policies={alias: folder / policy for alias, policy in policies.items()})
 
     @property
     def config(self) -> Path:
@@ -212,6 +216,15 @@ class Project:
             root_key=signers["root"].public.raw.hex(),
             auditor=signers["auditor"].keyid,
         )
+
+
+def _alias_policies(path: Path, given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise ProjectError(path, "[aliases] is not a table")
+    for alias, policy in given.items():
+        if not isinstance(policy, str) or not policy or "\0" in policy:
+            raise ProjectError(path, f"aliases.{alias} is not the path of a policy file")
+    return given
 
 
 def config_text() -> str:

@@ -29,6 +29,7 @@ from .errors import FormatError
 
 HEADER_LIMIT = 8 << 20
 _PREFIX = struct.Struct("<Q")
+PREFIX = _PREFIX.size
 _NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 _METADATA = "__metadata__"
 _RANK_LIMIT = 32
@@ -85,16 +86,29 @@ class Header:
 def read_header(data: bytes | bytearray | memoryview, source: str = "safetensors") -> Header:
     """Check a whole file held in memory and return its table; raises SafetensorsError (module docstring)."""
     view = memoryview(data).cast("B")
-    size = view.nbytes
-    if size < _PREFIX.size:
+    start = data_start(bytes(view[: PREFIX]), view.nbytes, source)
+    return read_table(bytes(view[PREFIX:start]), view.nbytes, source)
+
+
+def data_start(prefix: bytes, size: int, source: str = "safetensors") -> int:
+    """Where the tensors of a file of ``size`` bytes begin, by its first PREFIX bytes. Raises SafetensorsError."""
+    if size < PREFIX:
         _refuse(source, f"{size} bytes are too few for a safetensors file")
-    (length,) = _PREFIX.unpack(view[: _PREFIX.size])
+    (length,) = _PREFIX.unpack(prefix)
     if length > HEADER_LIMIT:
         _refuse(source, f"the header claims {length} bytes; at most {HEADER_LIMIT} are accepted")
-    start = _PREFIX.size + length
-    if start > size:
+    if PREFIX + length > size:
         _refuse(source, f"the header claims {length} bytes but the file has only {size}: it is truncated")
-    fields = _json_object(bytes(view[_PREFIX.size : start]), source)
+    return PREFIX + int(length)
+
+
+def read_table(text: bytes, size: int, source: str = "safetensors") -> Header:
+    """Check the JSON between the first PREFIX bytes and the tensors of a file of ``size`` bytes.
+
+    Raises SafetensorsError.
+    """
+    start = PREFIX + len(text)
+    fields = _json_object(text, source)
     metadata = _metadata(fields.pop(_METADATA, {}), source)
     entries = [_tensor(name, value, start, source) for name, value in fields.items()]
     entries.sort(key=lambda entry: (entry.begin, entry.end))

@@ -179,7 +179,7 @@ def verify_signature(envelope: Envelope, kind: Kind, keys: KeyRing, index: int) 
     SignatureError.
     """
     try:
-        key = keys.signer(envelope.keyid, kind.roles, index)
+        key = keys.signer(envelope.keyid, kind.signers(envelope.statement["predicate"]), index)
     except Disowned as revoked:
         envelope.verify(revoked.key.public)
         raise
@@ -323,7 +323,7 @@ def _check_signer(
     key = enrolment_key(signer.data, trust.root)
     leaf_hash = merkle.leaf_hash(signer.data)
     merkle.verify_inclusion(signer.index, checkpoint.size, leaf_hash, signer.hashes, checkpoint.root)
-    roles = check(envelope.statement).roles
+    roles = check(envelope.statement).signers(envelope.statement["predicate"])
     if key.role not in roles:
         raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", "signer")
     if signer.index > index:

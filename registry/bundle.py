@@ -43,11 +43,11 @@ Position = Annotated[int, Field(ge=0, le=_MAX)]
 Proof = Annotated[list[Hash], Field(max_length=63)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class LoggedEntry(_Strict):
+class LoggedEntry(Strict):
     """An entry (a DSSE envelope, as an object), its position in the log, and its inclusion proof."""
 
     entry: dict[str, Any]
@@ -59,7 +59,7 @@ class LoggedEntry(_Strict):
         return jcs.encode(self.entry)
 
 
-class HistoryProof(_Strict):
+class HistoryProof(Strict):
     """Proof that the entry at log position ``entry`` is in the history that the one at ``within`` commits to.
 
     Its leaf position is the contained entry's signed `seq`, the size is the signed history's.
@@ -70,7 +70,7 @@ class HistoryProof(_Strict):
     within: Position
 
 
-class TensorLeaf(_Strict):
+class TensorLeaf(Strict):
     """One leaf of `weights/1`."""
 
     bytes: Position
@@ -80,7 +80,7 @@ class TensorLeaf(_Strict):
     shape: Annotated[list[Position], Field(max_length=32)]
 
 
-def _entries(value: list[LoggedEntry]) -> list[LoggedEntry]:
+def ascending_entries(value: list[LoggedEntry]) -> list[LoggedEntry]:
     _ascending([item.index for item in value])
     return value
 
@@ -95,14 +95,14 @@ def _weights(value: list[TensorLeaf]) -> list[TensorLeaf]:
     return value
 
 
-class Anchor(_Strict):
+class Anchor(Strict):
     """An older checkpoint of the same log, and the consistency proof from it to the bundle's."""
 
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
     proof: Proof
 
 
-class StatusProof(_Strict):
+class StatusProof(Strict):
     """What the newest `status` entry says of the run, opened.
 
     ``consistency`` leads from the ledger root that it signs to the bundle's checkpoint; ``proof`` says that the run's
@@ -114,7 +114,7 @@ class StatusProof(_Strict):
     proof: Proof
 
 
-class Provenance(_Strict):
+class Provenance(Strict):
     """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root.
 
     ``anchors`` are cosigned checkpoints from before a revocation, absent where no signer's key was revoked.
@@ -124,7 +124,7 @@ class Provenance(_Strict):
     anchors: Annotated[list[Anchor], Field(min_length=1, max_length=64)] | None = None
 
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
-    entries: Annotated[list[LoggedEntry], AfterValidator(_entries)]
+    entries: Annotated[list[LoggedEntry], AfterValidator(ascending_entries)]
     format: Literal["bitwitness/provenance/1"]
     history: Annotated[list[HistoryProof], AfterValidator(_history)]
     status: StatusProof | None = None

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bitwitness.ledger.envelope import open_envelope
-from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
-
-class NoSuchModel(BitwitnessError):
-    """The ledger has no release of this name or version."""
+from .names import find_version
 
 
 def list_models(project: Project) -> list[dict[str, Any]]:
@@ -22,6 +19,8 @@ def list_models(project: Project) -> list[dict[str, Any]]:
             "SELECT model, version, runs.name, releases.step, releases.weights, license, releases.time, releases.entry"
             " FROM releases JOIN runs ON runs.entry = releases.run ORDER BY model, version"
         ).fetchall()
+        aliases = _aliases(ledger)
+        states = dict(ledger.connection.execute("SELECT release, state FROM release_states"))
     return [
         {
             "model": model,
@@ -32,6 +31,8 @@ def list_models(project: Project) -> list[dict[str, Any]]:
             **({} if license is None else {"license": license}),
             "time": time,
             "entry": entry,
+            "aliases": aliases.get(entry, []),
+            **({"state": states[entry]} if entry in states else {}),
             "on_disk": (project.models_dir / model / str(version)).is_dir(),
         }
         for model, version, run, step, root, license, time, entry in rows
@@ -39,28 +40,24 @@ def list_models(project: Project) -> list[dict[str, Any]]:
 
 
 def show_model(project: Project, name: str) -> dict[str, Any]:
-    """One version, ``NAME`` (the newest) or ``NAME/VERSION``, with run, data, code, evals and audits.
+    """One version (names.py says how it is named) with what was said of it, run, parents, data, code, evals and audits.
 
     Raises NoSuchModel.
     """
-    model, _, wanted = name.partition("/")
     with project.open_ledger() as ledger:
-        rows = ledger.connection.execute(
-            "SELECT entry, version, run FROM releases WHERE model = ? ORDER BY version", (model,)
-        ).fetchall()
-        chosen = [row for row in rows if not wanted or str(row[1]) == wanted]
-        if not chosen:
-            known = ", ".join(str(row[1]) for row in rows)
-            hint = f"it has version {known}" if rows else "`ledger model list` lists them"
-            raise NoSuchModel(f"there is no model {name}; {hint}")
-        index, version, run = chosen[-1]
+        found = find_version(ledger, name)
+        model, version, index, run = found.model, found.version, found.index, found.run
         release = open_envelope(ledger.entry(index)).statement["predicate"]
         genesis = open_envelope(ledger.entry(run)).statement["predicate"]
         return {
             "model": model,
             "version": version,
             "entry": index,
-            "path": str(project.models_dir / model / str(version)),
+            "release": found.leaf,
+            "path": str(found.folder(project)),
+            "aliases": _aliases(ledger).get(index, []),
+            **_state(ledger, index),
+            "words": _words(ledger, index),
             "time": release["time"],
             **({"license": release["license"]} if "license" in release else {}),
             "publisher": release["signer"],
@@ -72,6 +69,7 @@ def show_model(project: Project, name: str) -> dict[str, Any]:
                 "step": release["step"],
                 "state": release["state"],
                 "init": genesis["init"],
+                "parents": _parents(ledger, genesis["init"]),
                 "datasets": genesis["datasets"],
                 "code": genesis["code"],
                 "arithmetic": genesis["arithmetic"],
@@ -89,11 +87,16 @@ def tree_lines(shown: dict[str, Any]) -> list[str]:
     lines = [
         f"{shown['model']}/{shown['version']}  weights {shown['weights']['root'][:16]}…, {shown['dtype']}, "
         f"{shown.get('license', 'no licence named')}",
+        *(f"├── {line}" for line in _said_lines(shown)),
         f"├── published {shown['time']} by {shown['publisher'][:16]}…, log entry {shown['entry']}",
         "├── files: " + ", ".join(f"{file['name']} ({file['bytes']} bytes)" for file in shown["files"]),
         f"└── run {run['name']} ({run['id'][:16]}…), step {lineage['step']}, trainer {run['trainer'][:16]}…",
     ]
     below = [f"began: {lineage['init']['kind']}, seed {lineage['seed']}"]
+    below += [
+        f"parent: run {item['run']} ({item['id'][:16]}…) at step {item['step']}, began: {item['init']}"
+        for item in lineage["parents"]
+    ]
     below += [
         f"{item['role']}: {item['name']}, {item['dataset']['size']} documents, root {item['dataset']['root'][:16]}…"
         for item in lineage["datasets"]
@@ -107,6 +110,53 @@ def tree_lines(shown: dict[str, Any]) -> list[str]:
         below.append("no audit")
     marks = ["├── "] * (len(below) - 1) + ["└── "]
     return lines + ["    " + mark + line for mark, line in zip(marks, below, strict=True)]
+
+
+def _said_lines(shown: dict[str, Any]) -> list[str]:
+    lines = [f"aliases: {', '.join(shown['aliases'])}"] if shown["aliases"] else []
+    if "state" in shown:
+        lines.append(shown["state"] + (f": {shown['reason']}" if "reason" in shown else ""))
+    spoken = [item for item in shown["words"] if item["role"] == "auditor" or item["statement"] == "approved"]
+    return lines + [f"{item['statement']} by {item['role']} {item['signer'][:16]}…" for item in spoken]
+
+
+def _aliases(ledger: Ledger) -> dict[int, list[str]]:
+    """The aliases of each release that has one, by log index, in order."""
+    found: dict[int, list[str]] = {}
+    for release, alias in ledger.connection.execute("SELECT release, alias FROM aliases ORDER BY alias"):
+        found.setdefault(int(release), []).append(str(alias))
+    return found
+
+
+def _state(ledger: Ledger, release: int) -> dict[str, Any]:
+    row = ledger.connection.execute("SELECT state, reason FROM release_states WHERE release = ?", (release,)).fetchone()
+    if row is None:
+        return {}
+    return {"state": row[0], **({} if row[1] is None else {"reason": row[1]})}
+
+
+def _words(ledger: Ledger, release: int) -> list[dict[str, Any]]:
+    """All that was signed about a release, oldest first."""
+    rows = ledger.connection.execute(
+        "SELECT statement, alias, reason, policy, keys.keyid, role, endorsements.time, endorsements.entry"
+        " FROM endorsements JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
+        (release,),
+    )
+    names = ("statement", "alias", "reason", "policy", "signer", "role", "time", "entry")
+    return [{name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows]
+
+
+def _parents(ledger: Ledger, init: Any) -> list[dict[str, Any]]:
+    """The runs that this one goes back to, nearest first. Entries name only earlier ones, so the line ends."""
+    line = []
+    while init["kind"] == "parent":
+        index = ledger.find(bytes.fromhex(init["run"]))
+        if index is None:
+            break
+        genesis = open_envelope(ledger.entry(index)).statement["predicate"]
+        line.append({"run": genesis["name"], "id": init["run"], "step": init["step"], "init": genesis["init"]["kind"]})
+        init = genesis["init"]
+    return line
 
 
 def _evals(ledger: Ledger, run: int, step: int) -> list[dict[str, Any]]:

@@ -31,6 +31,11 @@ class Check:
         }
 
 
+def reasons(checks: Iterable[Check]) -> list[str]:
+    """One line for each check that keeps the model from being verified."""
+    return [f"{item.name}: {item.detail}" for item in checks if item.ok is False or (item.ok is None and item.required)]
+
+
 def exit_code(checks: Iterable[Check]) -> int:
     """1 if anything was found wrong, else 2 if a required check could not be made, else 0."""
     listed = list(checks)

@@ -7,23 +7,23 @@ from typing import Annotated
 
 import typer
 
-from bitwitness.ledger.cli_checkpoint import ask_witnesses
 from bitwitness.ledger.cli_options import JsonOption, current_project
 from bitwitness.ledger.cli_output import emit_checks, emit_json, emit_json_list, emit_table, note
-from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import load_trust
 
-from . import catalog, cli_exchange
+from . import catalog, cli_exchange, cli_versions
 from .checks import exit_code
+from .cli_options import VersionArgument, WitnessesOption, WitnessOption, cosigner
 from .register import register as make_version
 from .verify import check_folder
 
 model = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Models: register, list, show, verify, import.",
+    help="Models: register, list, show, alias, deprecate, revoke, refresh, diff, verify, import.",
 )
 model.command("import")(cli_exchange.import_)
+for command in (cli_versions.alias, cli_versions.deprecate, cli_versions.revoke, cli_versions.refresh, cli_versions.diff):
+    model.command()(command)
 
 
 @model.command()
@@ -34,10 +34,8 @@ def register(
         int | None, typer.Option(metavar="N", min=0, help="A step with a stored state; the last unless given.")
     ] = None,
     license: Annotated[str | None, typer.Option(metavar="SPDX", help="Licence of the model.")] = None,
-    witness: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Have this witness cosign, as `ledger checkpoint` does.")
-    ] = None,
-    witnesses: Annotated[bool, typer.Option("--witnesses", help="Ask all witnesses of trust.toml.")] = False,
+    witness: WitnessOption = None,
+    witnesses: WitnessesOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Release a stored state of a run as the next version of a model.
@@ -49,16 +47,7 @@ def register(
     """
     project = current_project()
 
-    def cosign(ledger: Ledger, signed: str) -> str:
-        if not witness and not witnesses:
-            return signed
-        trust = load_trust(project.trust_path) if project.trust_path.exists() else None
-        cosigned, failures = ask_witnesses(ledger, signed, witness or [], witnesses, trust)
-        for failure in failures:
-            note(f"error: {failure}")
-        return cosigned
-
-    made = make_version(project, name, run, step=step, license=license, cosign=cosign)
+    made = make_version(project, name, run, step=step, license=license, cosign=cosigner(project, witness, witnesses))
     for warning in made.warnings:
         note(f"warning: {warning}")
     if json_output:
@@ -79,16 +68,22 @@ def list_(json_output: JsonOption = False) -> None:
     if json_output:
         emit_json_list(rows)
         return
-    columns = ("model", "version", "run", "step", "license", "time", "entry")
-    emit_table((*columns, "weights"), [[*(row.get(c) for c in columns), row["weights"][:16] + "…"] for row in rows])
+    columns = ("model", "version", "run", "step", "license", "time", "entry", "state")
+    emit_table(
+        (*columns, "aliases", "weights"),
+        [
+            [*(row.get(c) for c in columns), ", ".join(row["aliases"]) or None, row["weights"][:16] + "…"]
+            for row in rows
+        ],
+    )
 
 
 @model.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME[/VERSION]", help="The newest version unless one is given.")],
+    name: VersionArgument,
     json_output: JsonOption = False,
 ) -> None:
-    """Show where a model comes from: run, step, data, code, evals, audits.
+    """Show where a model comes from (run, parents, step, data, code, evals, audits) and what was said of it.
 
     Example: ledger model show demo-lm/1
     """

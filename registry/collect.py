@@ -1,8 +1,8 @@
 """Gathers the bundle of a release from a ledger: entries, inclusion proofs to one checkpoint, history proofs.
 
 Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
-every `key` entry; every audit of the run with its intent; the newest `status`, and every eval that it lists for
-the run; without one, the last eval on each dataset at or before the released step. The same ledger and release give
+every `key` entry; every audit of the run with its intent; every word on its releases; the newest `status`, and every
+eval that it lists for the run; without one, the last eval on each dataset at or before the released step. The same ledger and release give
 the same bytes.
 """
 
@@ -109,8 +109,9 @@ def _datasets(ledger: Ledger, genesis: int, chain: Sequence[int]) -> set[int]:
 
 
 def _about(ledger: Ledger, genesis: int) -> set[int]:
-    """Keys, and all that auditors said about the run."""
+    """Keys, all that auditors said about the run, and all that was said of its releases."""
     chosen = set(_column(ledger, "SELECT entry FROM log WHERE kind = 'key'"))
+    chosen |= set(_column(ledger, "SELECT entry FROM log WHERE kind = 'endorse' AND run = ?", genesis))
     chosen |= set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
     return chosen | set(_column(ledger, "SELECT entry FROM audits WHERE run = ?", genesis))
 

@@ -1,7 +1,7 @@
 """Whether a bundle holds all that the log says of its run: its lists compared with a `status` entry of the log.
 
-A `status` signs, per run, the commitment over the exact list of audit-intents, audits and evals up to it, and every
-key that was ended by then. A bundle that leaves one of them out, or shows one that the log does not list, is refused.
+A `status` signs, per run, the commitment over the exact list of audit-intents, audits, evals and words on its releases
+up to it, and every key that was ended by then. A bundle that leaves one of them out, or shows one that the log does not list, is refused.
 What came after the status is beyond it; the rule `max_status_age` says how old it may be.
 """
 
@@ -50,8 +50,8 @@ def check_status(
         merkle.verify_inclusion(proof.position, runs.size, leaf, nodes, runs.root_bytes)
     except ProofError as error:
         raise LineageBroken(
-            f"the {len(records)} announced audits, audits and evals in the bundle are not those that {status} lists "
-            "for the run: something was left out or added"
+            f"the {len(records)} audits, evals and words in the bundle are not those that {status} lists for the run: "
+            "something was left out or added"
         ) from error
     for revoked in status.predicate["revoked_keys"]:
         key = ring.get(revoked["keyid"])

@@ -26,7 +26,26 @@ EXECUTABLE_SUFFIXES = frozenset(
 
 # All that a release may list. A loader gives meaning to files by their names, and what it would do with another
 # file (an index of shards, an adapter, a tokenizer's or a model's code) is not checked here, whoever signed it.
-RELEASE_FILES = frozenset({"config.json", "model.safetensors"})
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-([0-9]{5})-of-([0-9]{5})\.safetensors")
+
+
+def is_release_file(name: str) -> bool:
+    """Whether a release may list a file of this name: configuration, weights, or shards with their index."""
+    return name in (CONFIG, WEIGHTS, INDEX) or _SHARD.fullmatch(name) is not None
+
+
+def is_weights_file(name: str) -> bool:
+    """Whether a file of a release carries tensors."""
+    return name == WEIGHTS or _SHARD.fullmatch(name) is not None
+
+
+def shard_name(number: int, count: int) -> str:
+    """The name of shard ``number`` (from 1) of ``count``, as Hugging Face spells it."""
+    return f"model-{number:05d}-of-{count:05d}.safetensors"
+
 
 FILES_LIMIT = 1000
 
@@ -87,14 +106,22 @@ class Folder:
         return names
 
     def size(self, name: str) -> int:
-        """Bytes of a file now; `read` decides again on what it opens."""
+        """Bytes of a file now; `open` decides again on what it opens."""
         return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
 
     def read(self, name: str, *, limit: int) -> bytearray:
-        """The whole file in a fresh buffer; FolderRefused if it is longer than ``limit`` bytes.
+        """The whole file in a fresh buffer; FolderRefused if it is longer than ``limit`` bytes."""
+        with self.open(name, limit=limit) as file:
+            try:
+                data = bytearray(file.size)
+            except MemoryError as error:
+                raise FolderUnreadable(f"{name}: {file.size} bytes do not fit into memory") from error
+            file.fill(memoryview(data))
+            file.finish()
+        return data
 
-        The buffer is as large as the file was on opening: a file that grows or shrinks meanwhile is refused.
-        """
+    def open(self, name: str, *, limit: int) -> OpenFile:
+        """Open a file to be read once, from front to back; FolderRefused if it is longer than ``limit`` bytes."""
         if not _FILE_NAME.fullmatch(name):
             raise FolderRefused(f"{name[:100]!a} is not a plain file name: it could lead out of the folder")
         try:
@@ -105,26 +132,54 @@ class Folder:
             if error.errno == errno.ELOOP:
                 raise FolderRefused(f"{name} is a symbolic link") from error
             raise FolderUnreadable(f"{self.path / name}: {error.strerror}") from error
-        with open(fd, "rb", buffering=0) as file:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
+        file = OpenFile(self.path / name, fd)
+        try:
+            if not stat.S_ISREG(file.status.st_mode):
                 raise FolderRefused(f"{name} is not a regular file")
-            if status.st_size > limit:
-                raise FolderRefused(f"{name} has {status.st_size} bytes, more than the {limit} that are allowed")
+            if file.size > limit:
+                raise FolderRefused(f"{name} has {file.size} bytes, more than the {limit} that are allowed")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+class OpenFile:
+    """A file of the folder, as large as it was on opening: one that grows or shrinks meanwhile is refused."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self._fd = path, fd
+        self.status = os.fstat(fd)
+        self.size = self.status.st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def fill(self, view: memoryview) -> None:
+        """Read the next bytes, as many as ``view`` has room for. Raises FolderRefused if the file ends before."""
+        filled = 0
+        while filled < len(view):
             try:
-                data = bytearray(status.st_size)
-            except MemoryError as error:
-                raise FolderUnreadable(f"{name}: {status.st_size} bytes do not fit into memory") from error
-            view = memoryview(data)
-            filled = 0
-            while filled < len(data):
-                try:
-                    count = file.readinto(view[filled:])
-                except OSError as error:
-                    raise FolderUnreadable(f"{self.path / name}: {error.strerror}") from error
-                if not count:
-                    raise FolderRefused(f"{name} became shorter while it was read")
-                filled += count
-            if file.read(1):
-                raise FolderRefused(f"{name} became longer while it was read")
-        return data
+                count = os.readv(self._fd, [view[filled:]])
+            except OSError as error:
+                raise FolderUnreadable(f"{self.path}: {error.strerror}") from error
+            if not count:
+                raise FolderRefused(f"{self.path.name} became shorter while it was read")
+            filled += count
+
+    def seek(self, position: int) -> None:
+        """Go on reading from there."""
+        os.lseek(self._fd, position, os.SEEK_SET)
+
+    def finish(self) -> None:
+        """Raise FolderRefused if there is more to read than there was on opening."""
+        if os.read(self._fd, 1):
+            raise FolderRefused(f"{self.path.name} became longer while it was read")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bitwitness.ledger.errors import BitwitnessError
 
-from .checks import exit_code
+from .checks import exit_code, reasons
 from .policy import load_policy
 from .verify import examine
 
@@ -33,15 +33,10 @@ def load_verified(path: Path | str, policy: Path | str) -> dict[str, torch.Tenso
     """
     import torch  # seconds to import; the gate itself does without
 
-    verdict = examine(Path(path), load_policy(Path(policy)))
+    verdict = examine(Path(path), load_policy(Path(policy)), keep=True)
     code = exit_code(verdict.checks)
     if code:
-        reasons = [
-            f"{check.name}: {check.detail}"
-            for check in verdict.checks
-            if check.ok is False or (check.ok is None and check.required)
-        ]
-        raise NotVerified(Path(path), reasons, code)
+        raise NotVerified(Path(path), reasons(verdict.checks), code)
     dtypes = {
         "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
         "I64": torch.int64, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,

@@ -32,18 +32,14 @@ from bitwitness.ledger.store import Ledger
 from . import bundle, weights
 from .collect import collect
 from .folder import Folder
+from .names import NameRefused, check_name
 from .status import append_status
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 _LICENSE = re.compile(r"[ -~]{1,200}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Transformers wants to know for which framework a safetensors file was written.
 _METADATA = {"format": "pt"}
-
-
-class NameRefused(BitwitnessError):
-    """A model's name or licence that cannot stand in an entry (the name in a path, too)."""
 
 
 class StateMissing(BitwitnessError):
@@ -178,14 +174,6 @@ def _is_running(pid: str) -> bool:
     except OSError:
         return True
     return True
-
-
-def check_name(model: str) -> None:
-    """Raise NameRefused unless ``model`` is [A-Za-z0-9][A-Za-z0-9._-]{0,99}."""
-    if not _NAME.fullmatch(model):
-        raise NameRefused(
-            f"{model[:100]!a} is not a model name: 1 to 100 of A-Z a-z 0-9 . _ -, not starting with . _ -"
-        )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Makes the log's `status` entry: what was revoked so far, and for every run the exact list of what was said of it.
 
 A bundle alone cannot show that nothing was left out. With a `status` after the release it can: the log signs, per run,
-the commitment `records/1` over all its audit-intent, audit and eval entries, so a bundle that holds back one of them no
-longer meets it (`completeness.py` checks that). `ledger model register` appends one after the release.
+the commitment `records/1` over all its audit-intent, audit and eval entries and the words on its releases, so a bundle
+that holds back one of them no longer meets it (`completeness.py` checks that). `ledger model register` appends one after
+the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
 
 from . import bundle
+from .checks import Check
 
 if TYPE_CHECKING:
     from bitwitness.ledger.keys import Signer
     from bitwitness.ledger.store import Ledger
 
-RECORDS = ("audit-intent", "audit", "eval")
+RECORDS = ("audit-intent", "audit", "eval", "endorse")
 
 
 def append_status(ledger: Ledger, log: Signer) -> int:
@@ -30,19 +32,44 @@ def append_status(ledger: Ledger, log: Signer) -> int:
     previous = newest_status(ledger, ledger.size)
     if previous == ledger.size - 1:
         return previous
-    earlier = {} if previous is None else _predicate(ledger, previous)
     sequence = ledger.connection.execute("SELECT max(sequence) + 1 FROM statuses").fetchone()[0] or 0
     predicate = {
         "signer": log.keyid,
         "sequence": sequence,
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "ledger": Commitment("ledger/1", ledger.size, ledger.root().hex()).to_json(),
-        "revoked_keys": _ended_keys(ledger),
-        "revoked_releases": list(earlier.get("revoked_releases", [])),
-        "runs": tree("runs/1", _leaves(run_records(ledger, ledger.size))).to_json(),
+        **what_is_true(ledger, ledger.size),
     }
     (index,) = ledger.append([seal(statement("status", None, predicate), log)])
     return index
+
+
+def what_is_true(ledger: Ledger, size: int) -> dict[str, Any]:
+    """The fields that a status made after the first ``size`` entries must have."""
+    return {
+        "ledger": Commitment("ledger/1", size, ledger.root(size).hex()).to_json(),
+        "revoked_keys": _ended_keys(ledger, size),
+        "revoked_releases": _revoked_releases(ledger, size),
+        "runs": tree("runs/1", _leaves(run_records(ledger, size))).to_json(),
+    }
+
+
+def check_statuses(ledger: Ledger) -> list[Check]:
+    """Compare every status in the ledger with the entries before it, one check each."""
+    checks, last = [], -1
+    for (index,) in ledger.connection.execute(
+        "SELECT entry FROM log WHERE kind = 'status' AND kind <> 'step' ORDER BY entry"
+    ).fetchall():
+        said = open_envelope(ledger.entry(index)).statement["predicate"]
+        wrong = [name for name, value in what_is_true(ledger, index).items() if said[name] != value]
+        if said["sequence"] <= last:
+            wrong.append("sequence")
+        last = said["sequence"]
+        about = f"number {said['sequence']} of {said['time']}"
+        detail = f"{about} does not follow from the entries before it: {', '.join(wrong)}" if wrong else about
+        checks.append(Check(f"status {index}", not wrong, detail, "CRYPTO"))
+    if not checks:
+        checks.append(Check("status", None, "the ledger has no status yet; `ledger status` signs one", "CRYPTO"))
+    return checks
 
 
 def newest_status(ledger: Ledger, size: int) -> int | None:
@@ -83,15 +110,21 @@ def _leaves(records: Mapping[str, Commitment]) -> list[bytes]:
     return [run_records_leaf(run, commitment) for run, commitment in records.items()]
 
 
-def _ended_keys(ledger: Ledger) -> list[dict[str, Any]]:
+def _ended_keys(ledger: Ledger, size: int) -> list[dict[str, Any]]:
     """Every key that was revoked or replaced, by keyid, and the first entry from which it no longer counts."""
     rows = ledger.connection.execute(
-        "SELECT keys.keyid, min(from_index) FROM key_revocations JOIN keys ON keys.entry = key_revocations.key"
-        " GROUP BY keys.keyid ORDER BY keys.keyid"
+        "SELECT keys.keyid, min(from_index) FROM key_revocations AS ended JOIN keys ON keys.entry = ended.key"
+        " WHERE ended.entry < ? GROUP BY keys.keyid ORDER BY keys.keyid",
+        (size,),
     )
     return [{"keyid": keyid, "from": first} for keyid, first in rows]
 
 
-def _predicate(ledger: Ledger, index: int) -> Mapping[str, Any]:
-    predicate: Mapping[str, Any] = open_envelope(ledger.entry(index)).statement["predicate"]
-    return predicate
+def _revoked_releases(ledger: Ledger, size: int) -> list[str]:
+    """The leaf hashes of the releases that a publisher revoked, in the order of their entries."""
+    rows = ledger.connection.execute(
+        "SELECT DISTINCT releases.hash FROM endorsements AS said JOIN releases ON releases.entry = said.release"
+        " WHERE said.statement = 'revoked' AND said.entry < ? ORDER BY releases.entry",
+        (size,),
+    )
+    return [str(row[0]) for row in rows]

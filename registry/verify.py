@@ -9,8 +9,7 @@ release. Every file is read once, into memory that this process owns, and those 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,15 +24,24 @@ from bitwitness.ledger.verify import KeyRing
 from . import bundle, completeness, evidence, lineage, rules, weights
 from .anchors import check_anchors
 from .checks import Category, Check
-from .folder import RELEASE_FILES, Folder, FolderRefused
+from .folder import CONFIG, INDEX, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
 from .model_config import check_config
 from .policy import Policy, load_policy
+from .scan import Scanned, scan, scan_tensors
+from .shards import check_index, check_layout
 
 _T = TypeVar("_T")
 
-_CONFIG = "config.json"
-_SAFETENSORS = ".safetensors"
-_THREADS_FROM = 4 << 20
+# Of config.json and the index of shards: what is larger is not read.
+_TEXT_LIMIT = 64 << 20
+
+
+@dataclass
+class _Files:
+    """What was read of a model's files."""
+
+    texts: dict[str, bytes] = field(default_factory=dict)
+    weights: dict[str, Scanned] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,8 +88,18 @@ def check_folder(path: Path, policy_path: Path) -> list[Check]:
     return [rules.policy_line(policy, policy_path, path), *examine(path, policy).checks]
 
 
-def examine(path: Path, policy: Policy, *, now: datetime | None = None) -> Verdict:
-    """Make every check and keep the memory in which the weights were checked."""
+def examine(
+    path: Path,
+    policy: Policy,
+    *,
+    now: datetime | None = None,
+    keep: bool = False,
+    tensors: frozenset[str] | None = None,
+) -> Verdict:
+    """Make every check; with ``keep``, keep the memory in which the weights were checked.
+
+    With ``tensors`` only these are read and checked, and nothing is said of the rest of the files.
+    """
     verdict = Verdict()
     try:
         folder = Folder(path)
@@ -90,11 +108,13 @@ def examine(path: Path, policy: Policy, *, now: datetime | None = None) -> Verdi
         verdict.skip("bundle", "release", "weights")
         return verdict
     with folder:
-        _examine(folder, policy, now or datetime.now(UTC), verdict)
+        _examine(folder, policy, now or datetime.now(UTC), verdict, keep=keep, tensors=tensors)
     return verdict
 
 
-def _examine(folder: Folder, policy: Policy, now: datetime, verdict: Verdict) -> None:
+def _examine(
+    folder: Folder, policy: Policy, now: datetime, verdict: Verdict, *, keep: bool, tensors: frozenset[str] | None
+) -> None:
     read = verdict.attempt("bundle", "CRYPTO", lambda: _read_bundle(folder))
     if read is None:
         verdict.skip("checkpoint", "release", "weights")
@@ -104,9 +124,12 @@ def _examine(folder: Folder, policy: Policy, now: datetime, verdict: Verdict) ->
         verdict.skip("release", "weights")
         return
     traced, entries, signed, status = origin
-    files = _read_files(folder, traced, verdict)
-    _check_config(files, traced, verdict)
-    _check_weights(files, read, traced, verdict)
+    if tensors is None:
+        files = _read_files(folder, traced, verdict, keep=keep)
+        _check_config(files, traced, verdict)
+        _check_weights(files, read, traced, verdict)
+    else:
+        _check_some_tensors(folder, read, traced, tensors, verdict)
     verdict.checks += rules.policy_checks(traced, entries, policy, signed, status, now)
     verdict.checks += rules.assurance_checks(traced, entries, policy, signed, status)
 
@@ -182,9 +205,9 @@ def _code_line(traced: lineage.Lineage) -> str:
     )
 
 
-def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict) -> dict[str, bytearray]:
+def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict, *, keep: bool) -> _Files:
     """Read what the release lists, no more bytes than it signs, and refuse what it does not list."""
-    files: dict[str, bytearray] = {}
+    read = _Files()
 
     def step() -> tuple[str, bool]:
         listed = {item["name"]: item for item in traced.release.predicate["files"]}
@@ -192,60 +215,83 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict) -> di
             raise FolderRefused("the release lists a file twice")
         wrong = [f"{name} is not listed in the release" for name in folder.names - listed.keys() - {bundle.FILE_NAME}]
         for name, item in sorted(listed.items()):
-            if name not in RELEASE_FILES:
-                wrong.append(f"{name} is none of the files that a release may hold: {', '.join(sorted(RELEASE_FILES))}")
+            if not is_release_file(name):
+                wrong.append(f"{name} is none of the files that a release may hold: {CONFIG}, {WEIGHTS} or its shards")
                 continue
             try:
-                files[name] = folder.read(name, limit=item["bytes"])
+                size, digest = _read_one(folder, name, item["bytes"], read, keep=keep)
             except FolderRefused as error:
                 wrong.append(str(error))
-        digests = _sha256_all([files[name] for name in sorted(files)])
-        for name, digest in zip(sorted(files), digests, strict=True):
-            if len(files[name]) != listed[name]["bytes"]:
-                wrong.append(f"{name} has {len(files[name])} bytes, the release says {listed[name]['bytes']}")
-            elif digest != listed[name]["sha256"]:
+                continue
+            if size != item["bytes"]:
+                wrong.append(f"{name} has {size} bytes, the release says {item['bytes']}")
+            elif digest != item["sha256"]:
                 wrong.append(f"{name} has other bytes than the release says")
         if wrong:
             raise FolderRefused("; ".join(sorted(wrong)[:5]))
+        check_layout(list(listed))
         return f"{len(listed)} files, each with the signed SHA-256, and no others", True
 
     verdict.attempt("files", "CRYPTO", step)
-    return files
+    return read
 
 
-def _check_config(files: Mapping[str, bytearray], traced: lineage.Lineage, verdict: Verdict) -> None:
+def _read_one(folder: Folder, name: str, limit: int, read: _Files, *, keep: bool) -> tuple[int, str]:
+    """Size and SHA-256 of one file, whose content goes to ``read``."""
+    if is_weights_file(name):
+        with folder.open(name, limit=limit) as file:
+            scanned = scan(file, keep=keep)
+        read.weights[name] = scanned
+        return scanned.size, scanned.sha256
+    data = bytes(folder.read(name, limit=min(limit, _TEXT_LIMIT)))
+    read.texts[name] = data
+    return len(data), hashlib.sha256(data).hexdigest()
+
+
+def _check_config(files: _Files, traced: lineage.Lineage, verdict: Verdict) -> None:
     def step() -> tuple[str, bool]:
-        if _CONFIG not in files:
-            raise FolderRefused(f"the release lists no {_CONFIG} that could be read")
+        if CONFIG not in files.texts:
+            raise FolderRefused(f"the release lists no {CONFIG} that could be read")
         release, genesis = traced.release.predicate, traced.genesis.predicate
-        return check_config(bytes(files[_CONFIG]), genesis["config"], release["dtype"]), True
+        return check_config(files.texts[CONFIG], genesis["config"], release["dtype"]), True
 
     verdict.attempt("config", "CRYPTO", step)
 
 
-def _sha256_all(buffers: Sequence[bytearray]) -> list[str]:
-    """Hash whole files, several large ones at a time (hashing releases the interpreter)."""
-    if sum(map(len, buffers)) < _THREADS_FROM:
-        return [hashlib.sha256(data).hexdigest() for data in buffers]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return list(pool.map(lambda data: hashlib.sha256(data).hexdigest(), buffers))
+def _listed(read: bundle.Provenance) -> list[TensorLeaf]:
+    return [TensorLeaf(leaf.name, leaf.dtype, tuple(leaf.shape), leaf.bytes, leaf.digest) for leaf in read.weights]
 
 
-def _check_weights(
-    files: Mapping[str, bytearray], read: bundle.Provenance, traced: lineage.Lineage, verdict: Verdict
-) -> None:
+def _check_weights(files: _Files, read: bundle.Provenance, traced: lineage.Lineage, verdict: Verdict) -> None:
     def step() -> tuple[str, dict[str, weights.LoadedTensor]]:
-        carriers = {name: data for name, data in files.items() if name.endswith(_SAFETENSORS)}
-        if not carriers:
+        if not files.weights:
             raise FolderRefused("no safetensors file that the release lists could be read")
-        tensors = weights.collect(carriers)
-        listed = [
-            TensorLeaf(leaf.name, leaf.dtype, tuple(leaf.shape), leaf.bytes, leaf.digest) for leaf in read.weights
-        ]
+        found, places = weights.join(files.weights)
         release = traced.release.predicate
         signed = Commitment.from_json(release["weights"], type="weights/1")
-        return weights.compare(weights.leaves_of(tensors), listed, signed, release["dtype"]), tensors
+        said = weights.compare(found, _listed(read), signed, release["dtype"])
+        if INDEX in files.texts:
+            check_index(files.texts[INDEX], places, sum(leaf.nbytes for leaf in found))
+        return said, weights.views(files.weights)
 
     tensors = verdict.attempt("weights", "CRYPTO", step)
     if tensors is not None:
         verdict.tensors = tensors
+
+
+def _check_some_tensors(
+    folder: Folder, read: bundle.Provenance, traced: lineage.Lineage, wanted: frozenset[str], verdict: Verdict
+) -> None:
+    """Read and check only these tensors. What the files hold besides is not looked at, so it is not verified."""
+
+    def step() -> tuple[str, bool]:
+        release = traced.release.predicate
+        listed, signed = _listed(read), Commitment.from_json(release["weights"], type="weights/1")
+        found: list[TensorLeaf] = []
+        sizes = {item["name"]: item["bytes"] for item in release["files"] if is_weights_file(item["name"])}
+        for name, size in sorted(sizes.items()):
+            with folder.open(name, limit=size) as file:
+                found += scan_tensors(file, wanted)[1]
+        return weights.compare_some(found, wanted, listed, signed), True
+
+    verdict.attempt("tensors", "CRYPTO", step)

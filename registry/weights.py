@@ -6,12 +6,14 @@ against the signed root before any of it is believed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView, tensor_leaves, tree
 from bitwitness.ledger.errors import CommitmentError, FoundWrong
 from bitwitness.ledger.safetensors_header import Header, TensorEntry, read_header
+
+from .scan import Scanned
 
 
 class WeightsRefused(FoundWrong):
@@ -37,6 +39,34 @@ def collect(files: Mapping[str, bytearray]) -> dict[str, LoadedTensor]:
                 raise WeightsRefused(f"tensor {entry.name} is in two files")
             tensors[entry.name] = LoadedTensor(entry, view[entry.begin : entry.end])
     return tensors
+
+
+def join(files: Mapping[str, Scanned]) -> tuple[list[TensorLeaf], dict[str, str]]:
+    """The leaves of all files in byte order of the names, and the file that each tensor is in.
+
+    Raises what a file's table is wrong with, or WeightsRefused for a name twice.
+    """
+    leaves: list[TensorLeaf] = []
+    places: dict[str, str] = {}
+    for file, scanned in sorted(files.items()):
+        if scanned.fault is not None:
+            raise scanned.fault
+        for leaf in scanned.leaves:
+            if leaf.name in places:
+                raise WeightsRefused(f"tensor {leaf.name} is in two files")
+            places[leaf.name] = file
+            leaves.append(leaf)
+    return sorted(leaves, key=lambda leaf: leaf.name), places
+
+
+def views(files: Mapping[str, Scanned]) -> dict[str, LoadedTensor]:
+    """The tensors in the memory that was kept of the files; none if none was."""
+    return {
+        entry.name: LoadedTensor(entry, scanned.memory[entry.begin : entry.end])
+        for scanned in files.values()
+        if scanned.memory is not None and scanned.header is not None
+        for entry in scanned.header.tensors
+    }
 
 
 def leaves_of(tensors: Mapping[str, LoadedTensor]) -> list[TensorLeaf]:
@@ -83,6 +113,27 @@ def compare(found: Sequence[TensorLeaf], listed: Sequence[TensorLeaf], signed: C
             raise WeightsRefused(f"{leaf.name} is {leaf.dtype}, the release says that its tensors are {dtype}")
     total = sum(leaf.nbytes for leaf in found)
     return f"{len(found)} tensors, {total} bytes, root {signed.root[:16]}… recomputed from the bytes"
+
+
+def compare_some(
+    found: Sequence[TensorLeaf], wanted: Collection[str], listed: Sequence[TensorLeaf], signed: Commitment
+) -> str:
+    """Return one line if all ``wanted`` tensors were found as they are signed; raises WeightsRefused."""
+    if commitment_of(listed) != signed:
+        raise WeightsRefused("the bundle's list of tensors does not match the signed weights root")
+    expected = {leaf.name: leaf for leaf in listed}
+    absent = sorted(set(wanted) - expected.keys())
+    if absent:
+        raise WeightsRefused(f"the release has no tensor {absent[0][:200]!a}")
+    by_name = {leaf.name: leaf for leaf in found}
+    if len(by_name) != len(found):
+        raise WeightsRefused("a tensor is in two files")
+    wrong = [f"{name} is missing" for name in sorted(wanted) if name not in by_name]
+    wrong += [f"{name} is not as signed" for name in sorted(by_name) if by_name[name] != expected[name]]
+    if wrong:
+        raise WeightsRefused("; ".join(wrong[:5]))
+    total = sum(leaf.nbytes for leaf in found)
+    return f"{len(found)} of {len(listed)} tensors, {total} bytes, lead to the signed root; no other byte was read"
 
 
 def commitment_of(leaves: Sequence[TensorLeaf]) -> Commitment:

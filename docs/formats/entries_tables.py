@@ -20,7 +20,7 @@ def _section(kind: entries.Kind) -> str:
         "",
         kind.text,
         "",
-        f"Signed by: {' or '.join(kind.roles)}. Subject: {subjects}.",
+        f"Signed by: {' or '.join(kind.roles)}{_reserved(kind)}. Subject: {subjects}.",
         "",
         "| field | type | |",
         "|---|---|---|",
@@ -29,6 +29,13 @@ def _section(kind: entries.Kind) -> str:
     if kind.rules:
         lines += ["", "Also: " + "; ".join(text for text, _rule in kind.rules) + "."]
     return "\n".join([*lines, ""])
+
+
+def _reserved(kind: entries.Kind) -> str:
+    if kind.reserved is None:
+        return ""
+    field, values, roles = kind.reserved
+    return f"; with {field} {', '.join(f'`{value}`' for value in values)}: {' or '.join(roles)} only"
 
 
 def _rows(fields: tuple[Field, ...], prefix: str) -> Iterator[tuple[str, str, str]]:

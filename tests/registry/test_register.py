@@ -22,7 +22,8 @@ from bitwitness.registry.checks import exit_code
 from bitwitness.registry.collect import ReleaseMissing, collect
 from bitwitness.registry.model_config import ConfigRefused, check_config
 from bitwitness.registry.policy import load_policy
-from bitwitness.registry.register import NameRefused, StateIsNotTheLedgers, StateMissing, register
+from bitwitness.registry.names import NameRefused, NoSuchModel
+from bitwitness.registry.register import StateIsNotTheLedgers, StateMissing, register
 from bitwitness.registry.verify import examine
 
 from . import project_fixture
@@ -274,7 +275,7 @@ def test_list_and_show(registered: Registered) -> None:
     for part in ("demo-lm/1", "small", "step 4", "text", "2.5000", "match", "Apache-2.0"):
         assert part in text
     for name in ("demo-lm/2", "nobody", "demo-lm/x"):
-        with pytest.raises(catalog.NoSuchModel):
+        with pytest.raises(NoSuchModel):
             catalog.show_model(registered.project, name)
 
 

@@ -1,0 +1,112 @@
+"""Makes the bundle of a released version anew, so that it tells what was said since: later audits, words, a new status.
+
+Weights and configuration stay as they are. Their leaves are taken from the bundle that is replaced, if they still lead
+to the signed root (hashing again would find the same), else from the files. The new bundle takes the place of the
+old one in one step, so that a gate reads either.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger.commitments import Commitment, TensorLeaf
+from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.store import Ledger
+
+from . import bundle, weights
+from .collect import collect
+from .folder import Folder, is_weights_file
+from .names import Version, find_version
+from .status import append_status
+
+
+class NotOnDisk(BitwitnessError):
+    """The files of a version are not in this project."""
+
+    def __init__(self, version: Version, folder: Path) -> None:
+        super().__init__(f"{version} is not on disk: {folder}")
+
+
+class FilesDiffer(FoundWrong):
+    """The files on disk are not those of the release; no bundle is made for them."""
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """A bundle that was made anew, for a checkpoint of ``size`` entries."""
+
+    version: Version
+    path: Path
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.version.model,
+            "version": self.version.version,
+            "path": str(self.path),
+            "size": self.size,
+        }
+
+
+def refresh(
+    project: Project, name: str, *, cosign: Callable[[Ledger, str], str] = lambda ledger, note: note
+) -> Refreshed:
+    """Write provenance.json of a version again, under a new status and checkpoint.
+
+    Raises NoSuchModel, NotOnDisk, FilesDiffer, or what ledger and key files raise.
+    """
+    log = project.signer("log")
+    with project.open_ledger(writable=True) as ledger:
+        version = find_version(ledger, name)
+        folder = version.folder(project)
+        if not folder.is_dir():
+            raise NotOnDisk(version, folder)
+        release = open_envelope(ledger.entry(version.index)).statement["predicate"]
+        leaves = leaves_on_disk(folder, Commitment.from_json(release["weights"], type="weights/1"))
+        append_status(ledger, log)
+        made = collect(ledger, version.index, cosign(ledger, ledger.sign_checkpoint(log)), leaves)
+        path = folder / bundle.FILE_NAME
+        replace_file(path, made.encode())
+        return Refreshed(version, path, ledger.size)
+
+
+def leaves_on_disk(folder: Path, signed: Commitment) -> list[TensorLeaf]:
+    """The tensor leaves under a signed root: from the bundle there, else from the weights. Raises FilesDiffer."""
+    with Folder(folder) as opened:
+        if bundle.FILE_NAME in opened.names:
+            try:
+                old = bundle.parse(bytes(opened.read(bundle.FILE_NAME, limit=bundle.SIZE_LIMIT)))
+            except BitwitnessError:
+                pass  # it is replaced by one that can be read
+            else:
+                listed = [TensorLeaf(x.name, x.dtype, tuple(x.shape), x.bytes, x.digest) for x in old.weights]
+                if weights.commitment_of(listed) == signed:
+                    return listed
+        files = {name: opened.read(name, limit=opened.size(name)) for name in opened.names if is_weights_file(name)}
+    leaves = weights.leaves_of(weights.collect(files))
+    if weights.commitment_of(leaves) != signed:
+        raise FilesDiffer(f"{folder}: the weights there are not those of the release")
+    return leaves
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put new bytes in a file's place, whole or not at all. The model's folder itself never holds another file."""
+    stage = path.parent.parent / f".tmp-{os.getpid()}"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir()
+    try:
+        temporary = stage / path.name
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""How the tensors of a release lie in files: one `model.safetensors`, or numbered shards with an index.
+
+The index is Hugging Face's `model.safetensors.index.json`. It says which file holds which tensor, and a loader goes by
+it, so the gate takes it only if it says exactly what the shards' own tables say, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bitwitness.ledger.errors import FoundWrong
+
+from .folder import INDEX, WEIGHTS, is_weights_file, shard_name
+
+
+class ShardsRefused(FoundWrong):
+    """The weights files of a release do not belong together, or their index says something else than they do."""
+
+
+def plan(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """Tensor names for each file, in order: as many as fit into ``limit`` bytes, and at least one."""
+    files: list[list[str]] = [[]]
+    filled = 0
+    for name in sorted(sizes):
+        if files[-1] and filled + sizes[name] > limit:
+            files.append([])
+            filled = 0
+        files[-1].append(name)
+        filled += sizes[name]
+    return files
+
+
+def index_bytes(places: Mapping[str, str], total: int) -> bytes:
+    """The one spelling of the index: tensor name → file name, and the bytes of all tensors."""
+    value = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def check_layout(listed: Sequence[str]) -> None:
+    """The weights are one file, or all of n shards and their index. Raises ShardsRefused."""
+    files = sorted(name for name in listed if is_weights_file(name))
+    if not files:
+        raise ShardsRefused("the release lists no safetensors file")
+    if files == [WEIGHTS]:
+        if INDEX in listed:
+            raise ShardsRefused(f"{INDEX} stands beside {WEIGHTS}: a loader could take either")
+        return
+    expected = [shard_name(number, len(files)) for number in range(1, len(files) + 1)]
+    if files != expected:
+        strange = next(name for name in [*files, *expected] if name not in files or name not in expected)
+        raise ShardsRefused(f"the shards are not {expected[0]} to {expected[-1]}: {strange}")
+    if INDEX not in listed:
+        raise ShardsRefused(f"{INDEX} is missing, which says where the tensors of {len(files)} shards are")
+
+
+def check_index(data: bytes, places: Mapping[str, str], total: int) -> None:
+    """The index says of every tensor the file that holds it, and nothing more. Raises ShardsRefused."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(items)
+        if len(result) != len(items):
+            raise ShardsRefused(f"{INDEX} has a key twice")
+        return result
+
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as error:
+        raise ShardsRefused(f"{INDEX} is not JSON") from error
+    if not isinstance(value, dict) or value.keys() != {"metadata", "weight_map"}:
+        raise ShardsRefused(f"{INDEX} does not have exactly the keys metadata and weight_map")
+    if value["metadata"] != {"total_size": total}:
+        raise ShardsRefused(f"{INDEX}: metadata is not the total_size {total} alone")
+    if value["weight_map"] != dict(places):
+        said = value["weight_map"] if isinstance(value["weight_map"], dict) else {}
+        names = sorted(name for name in {*said, *places} if said.get(name) != places.get(name))
+        raise ShardsRefused(f"{INDEX}: tensor {(names or ['?'])[0][:200]!a} is not where it says")
+
+

@@ -1,0 +1,162 @@
+"""Publishers' words on releases: aliases that move, deprecation, revocation. Each is a signed `endorse` entry.
+
+What counts is the last word: an alias names the release that its newest `alias` entry names; a deprecated release may
+be restored, a revoked one never comes back. `deprecate`, `restore` and `revoke` have the log sign a `status` right
+after, which lists every word on the run's releases and every revoked release, so no later bundle can leave it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger.entries import statement
+from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.keys import Signer
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.store import Ledger
+
+from .checks import exit_code, reasons
+from .names import NameRefused, NoSuchModel, Version, check_name, find_version
+from .policy import parse_policy
+from .status import append_status
+from .verify import examine
+
+_POLICY_LIMIT = 1 << 20
+
+
+class NotPromoted(BitwitnessError):
+    """The version does not pass the policy that its alias asks for; nothing was signed."""
+
+    def __init__(self, version: Version, alias: str, policy: Path, why: list[str], code: int) -> None:
+        super().__init__(f"{version} does not pass {policy}, so {alias} stays where it is: {'; '.join(why)}")
+        self.exit_code = code
+
+
+class WordRefused(BitwitnessError):
+    """Something that cannot be said of this release now."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that stands in the ledger at `index`; `new` is whether it was signed just now."""
+
+    version: Version
+    statement: str
+    index: int
+    new: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.version.model,
+            "version": self.version.version,
+            "statement": self.statement,
+            "entry": self.index,
+            "new": self.new,
+        }
+
+
+def set_alias(project: Project, name: str, alias: str, policy: Path | None = None) -> Word:
+    """Let ``alias`` name this version. ``policy``, or the one that bitwitness.toml asks of this alias, must pass it.
+
+    Raises NoSuchModel, NameRefused, NotPromoted, WordRefused for a revoked version.
+    """
+    check_name(alias, "alias")
+    if alias.isdigit():
+        raise NameRefused(f"{alias} would read like a version; give the alias a name")
+    publisher = project.signer("publisher")
+    asked = policy or project.alias_policies.get(alias)
+    with project.open_ledger(writable=True) as ledger:
+        version = find_version(ledger, name)
+        if state_of(ledger, version) == "revoked":
+            raise WordRefused(f"{version} is revoked; give {alias} to another version")
+        fields = {"alias": alias}
+        if asked is not None:
+            fields["policy"] = _passed(project, version, alias, asked)
+        held = ledger.connection.execute(
+            "SELECT entry, policy FROM aliases WHERE model = ? AND alias = ? AND release = ?",
+            (version.model, alias, version.index),
+        ).fetchone()
+        if held is not None and held[1] == fields.get("policy"):
+            return Word(version, "alias", int(held[0]), new=False)
+        return Word(version, "alias", _say(ledger, publisher, version, "alias", fields))
+
+
+def remove_alias(project: Project, model: str, alias: str) -> Word:
+    """Take an alias away. Raises NoSuchModel if the model has none of this name."""
+    publisher = project.signer("publisher")
+    check_name(alias, "alias")
+    with project.open_ledger(writable=True) as ledger:
+        version = find_version(ledger, f"{model}@{alias}")
+        return Word(version, "unalias", _say(ledger, publisher, version, "unalias", {"alias": alias}))
+
+
+def say(project: Project, name: str, word: str, reason: str | None = None) -> Word:
+    """Sign `deprecated`, `restored` or `revoked` of a version, and a `status` that lists it.
+
+    Raises NoSuchModel, NameRefused, WordRefused.
+    """
+    if reason is not None and not (reason.isascii() and reason.isprintable() and 1 <= len(reason) <= 200):
+        raise NameRefused(f"{reason[:100]!a} is not a reason: 1 to 200 printable ASCII characters")
+    publisher, log = project.signer("publisher"), project.signer("log")
+    with project.open_ledger(writable=True) as ledger:
+        version = find_version(ledger, name)
+        state = state_of(ledger, version)
+        if state == "revoked" and word != "revoked":
+            raise WordRefused(f"{version} is revoked, which nothing takes back; release a new version")
+        if state is None and word == "restored":
+            raise WordRefused(f"{version} is neither deprecated nor revoked")
+        if state == word:
+            (index,) = ledger.connection.execute(
+                "SELECT entry FROM release_states WHERE release = ?", (version.index,)
+            ).fetchone()
+            return Word(version, word, int(index), new=False)
+        index = _say(ledger, publisher, version, word, {} if reason is None else {"reason": reason})
+        append_status(ledger, log)
+        return Word(version, word, index)
+
+
+def state_of(ledger: Ledger, version: Version) -> str | None:
+    """`deprecated`, `revoked`, or None."""
+    found = ledger.connection.execute(
+        "SELECT state FROM release_states WHERE release = ?", (version.index,)
+    ).fetchone()
+    return None if found is None else str(found[0])
+
+
+def _passed(project: Project, version: Version, alias: str, policy: Path) -> str:
+    """The SHA-256 of a policy file that the version on disk passes."""
+    folder = version.folder(project)
+    if not folder.is_dir():
+        raise NoSuchModel(f"{version} is not on disk ({folder}), so it cannot be checked against {policy}")
+    try:
+        data = read_regular(policy, _POLICY_LIMIT)
+    except OSError as error:
+        raise BitwitnessError(f"policy {policy}: {error.strerror or error}") from None
+    checks = examine(folder, parse_policy(data, policy)).checks
+    code = exit_code(checks)
+    if code:
+        raise NotPromoted(version, alias, policy, reasons(checks), code)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _say(ledger: Ledger, publisher: Signer, version: Version, word: str, fields: dict[str, str]) -> int:
+    now = _now()
+    # One statement can stand in a log once; times have whole seconds.
+    query = "SELECT 1 FROM endorsements WHERE release = ? AND statement = ? AND alias IS ? AND time >= ?"
+    while ledger.connection.execute(query, (version.index, word, fields.get("alias"), now)).fetchone():
+        time.sleep(0.1)
+        now = _now()
+    predicate = {"signer": publisher.keyid, "release": version.leaf, "statement": word, "time": now, **fields}
+    (index,) = ledger.append([seal(statement("endorse", None, predicate), publisher)])
+    return index
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
