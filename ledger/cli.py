@@ -22,6 +22,7 @@ from . import (
     cli_proof,
     cli_read,
     cli_submit,
+    cli_verify,
     cli_witness,
 )
 from .cli_options import ProjectOption, choose_project, forget_project
@@ -50,7 +51,7 @@ app.command("log")(cli_read.log)
 app.command("show")(cli_read.show)
 app.command("checkpoint")(cli_checkpoint.checkpoint)
 app.command("prove")(cli_proof.prove)
-app.command("verify")(cli_proof.verify)
+app.command("verify")(cli_verify.verify)
 app.command("export")(cli_export.export)
 app.command("append")(cli_submit.append)
 app.command("fsck")(cli_care.fsck)

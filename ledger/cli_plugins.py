@@ -1,7 +1,7 @@
 """Commands of other packages, by entry points, loaded only when they are called or their help is asked for.
 
 bitwitness.commands    name -> a typer.Typer (a group) or a function (a command)
-bitwitness.verifiers   name -> function(path, policy) -> list of {"name", "ok", "detail", …}
+bitwitness.verifiers   name -> function(path, policy, **options) -> list of {"name", "ok", "detail", …}
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .errors import BitwitnessError
 COMMANDS = "bitwitness.commands"
 VERIFIERS = "bitwitness.verifiers"
 
-Verifier = Callable[[Path, Path], list[dict[str, Any]]]
+Verifier = Callable[..., list[dict[str, Any]]]
 
 
 class CommandNotInstalled(BitwitnessError):

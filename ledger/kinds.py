@@ -553,7 +553,11 @@ _TABLE = (
                 "revoked_releases",
                 items(HASH, high=256),
             ),
-            Field("runs", commitment("runs/1"), note="per run, its exact list of intents, audits, evals and words on its releases"),
+            Field(
+                "runs",
+                commitment("runs/1"),
+                note="per run, its exact list of intents, audits, evals and words on its releases",
+            ),
         ),
         "What the log says now: everything revoked, and per run all that was said of it.",
     ),

@@ -86,7 +86,7 @@ class Header:
 def read_header(data: bytes | bytearray | memoryview, source: str = "safetensors") -> Header:
     """Check a whole file held in memory and return its table; raises SafetensorsError (module docstring)."""
     view = memoryview(data).cast("B")
-    start = data_start(bytes(view[: PREFIX]), view.nbytes, source)
+    start = data_start(bytes(view[:PREFIX]), view.nbytes, source)
     return read_table(bytes(view[PREFIX:start]), view.nbytes, source)
 
 

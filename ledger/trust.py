@@ -121,10 +121,12 @@ def load_trust(path: Path) -> Trust:
 # Every key of a policy, by its table: its type, and whether it must be there. The registry gives the rules their
 # meaning; an unknown one is refused here, too, so that one file means the same to every command.
 _HASHES, _TEXTS = ("a list of 64 lower-case hex digits each", "a list of texts")
+_NUMBERS = "a table from 64 lower-case hex digits to numbers"
 POLICY_KEYS: dict[str, dict[str, str]] = {
     "log": {"origin": "a text", "key": "a text"},
     "root": {"key": "a text"},
     "witnesses": {"policy": "a text"},
+    "status": {"file": "a text", "max_age": "a whole number"},
     "rules": {
         "require_audit": "true or false",
         "self_chosen_auditors": _HASHES,
@@ -141,9 +143,17 @@ POLICY_KEYS: dict[str, dict[str, str]] = {
         "licenses": _TEXTS,
         "models": _TEXTS,
         "min_version": "a whole number",
+        "auditors": _HASHES,
+        "min_auditors": "a whole number",
+        "precisions": _TEXTS,
+        "max_loss": _NUMBERS,
+        "forbidden_keys": _HASHES,
+        "forbidden_versions": _TEXTS,
+        "refuse_deprecated": "true or false",
     },
 }
 _REQUIRED = ("log", "root")
+_OPTIONAL = frozenset({"status.max_age"})
 _KEYID = re.compile("[0-9a-f]{64}")
 
 
@@ -163,7 +173,7 @@ def policy_fault(table: Mapping[str, Any]) -> str | None:
                 return f"unknown key {section}.{name}"
         for name, wanted in keys.items():
             if name not in values:
-                if section != "rules":
+                if section != "rules" and f"{section}.{name}" not in _OPTIONAL:
                     return f"the key {section}.{name} is missing"
             elif not _is(wanted, values[name]):
                 return f"{section}.{name}: must be {wanted}"
@@ -179,6 +189,10 @@ def _is(wanted: str, value: object) -> bool:
         return type(value) is int
     if wanted == "a number":
         return type(value) in (int, float)
+    if wanted == _NUMBERS:
+        return isinstance(value, dict) and all(
+            _KEYID.fullmatch(key) and type(item) in (int, float) for key, item in value.items()
+        )
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         return False
     return wanted == _TEXTS or all(_KEYID.fullmatch(item) for item in value)

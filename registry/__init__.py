@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
 
         return load_verified
     if name == "verify_model":
-        from .verify import verify_model
+        from .gate import verify_model
 
         return verify_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -56,6 +56,10 @@ def audit_checks(lineage: Lineage, policy: Policy) -> list[Check]:
         enough = bool(judged.counted) and covered >= rules.min_audited_fraction * total
         asked = f"{rules.min_audited_fraction:g} of them is required"
         checks.append(Check("audited-fraction", enough, f"{said}, {asked}", "POLICY"))
+    if rules.min_auditors is not None:
+        auditors = {audit.envelope.keyid for audit in judged.counted}
+        said = f"audits that count are by {len(auditors)} auditors, {rules.min_auditors} are required"
+        checks.append(Check("auditors", len(auditors) >= rules.min_auditors, said, "POLICY"))
     return checks
 
 
@@ -124,6 +128,8 @@ def _why_not(lineage: Lineage, audit: Entry, intent: Entry, policy: Policy) -> s
         return reason
     if not any(first <= lineage.step <= last for first, last in covered_spans(predicate)):
         return f"the released step {lineage.step} is not among what it replayed"
+    if policy.rules.auditors is not None and audit.envelope.keyid not in policy.rules.auditors:
+        return "its auditor is not among the policy's auditors"
     by_name, witnesses = policy.rules.self_chosen_auditors, policy.witness_keys
     return untrusted(predicate, intent.predicate, audit.envelope.keyid, by_name, witnesses)
 

@@ -8,13 +8,23 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_checks, emit_json, emit_json_list, emit_table, note
+from bitwitness.ledger.cli_output import emit_json, emit_json_list, emit_table, note
+from bitwitness.ledger.cli_verify import (
+    JunitOption,
+    PolicyOption,
+    SarifOption,
+    StateOption,
+    StatusOption,
+    TensorOption,
+    VsaOption,
+    examine_model,
+    finish,
+    model_options,
+)
 
 from . import catalog, cli_exchange, cli_versions
-from .checks import exit_code
 from .cli_options import VersionArgument, WitnessesOption, WitnessOption, cosigner
 from .register import register as make_version
-from .verify import check_folder
 
 model = typer.Typer(
     no_args_is_help=True,
@@ -22,7 +32,13 @@ model = typer.Typer(
     help="Models: register, list, show, alias, deprecate, revoke, refresh, diff, verify, import.",
 )
 model.command("import")(cli_exchange.import_)
-for command in (cli_versions.alias, cli_versions.deprecate, cli_versions.revoke, cli_versions.refresh, cli_versions.diff):
+for command in (
+    cli_versions.alias,
+    cli_versions.deprecate,
+    cli_versions.revoke,
+    cli_versions.refresh,
+    cli_versions.diff,
+):
     model.command()(command)
 
 
@@ -97,10 +113,16 @@ def show(
 
 @model.command()
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a version.")],
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The trust policy; the project's trust.toml unless given.")
-    ] = None,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR|MODEL", help="The folder of a version, or its name in the project.")
+    ],
+    policy: PolicyOption = None,
+    tensor: TensorOption = None,
+    state: StateOption = None,
+    status: StatusOption = None,
+    vsa: VsaOption = None,
+    junit: JunitOption = None,
+    sarif: SarifOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Verify a model's folder offline, trusting only the policy's keys. The same as `ledger verify DIR`.
@@ -109,12 +131,6 @@ def verify(
 
     Example: ledger model verify models/demo-lm/1 --policy trust.toml
     """
-    checks = check_folder(folder, policy or current_project().trust_path)
-    code = exit_code(checks)
-    if json_output:
-        emit_json({"verified": code == 0, "checks": [check.to_json() for check in checks]})
-    else:
-        emit_checks(check.to_json() for check in checks)
-        print(f"{folder}: {('verified', 'found wrong', 'could not be checked')[code]}")
-    if code:
-        raise typer.Exit(code)
+    checks = examine_model(folder, policy, model_options(tensor, state, status, vsa))
+    said = ("verified", "found wrong", "could not be checked")
+    finish(checks, str(folder), junit, sarif, json_output, {code: f"{folder}: {said[code]}" for code in range(3)})

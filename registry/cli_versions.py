@@ -119,9 +119,7 @@ def diff(
         print(plain(line))
 
 
-def _tell(
-    project: Project, said: words.Word, witness: list[str] | None, witnesses: bool, json_output: bool
-) -> None:
+def _tell(project: Project, said: words.Word, witness: list[str] | None, witnesses: bool, json_output: bool) -> None:
     """Refresh the bundle on disk, so that it says what was just signed, and print the word."""
     answer: dict[str, Any] = said.to_json()
     if said.version.folder(project).is_dir():

@@ -2,8 +2,8 @@
 
 Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
 every `key` entry; every audit of the run with its intent; every word on its releases; the newest `status`, and every
-eval that it lists for the run; without one, the last eval on each dataset at or before the released step. The same ledger and release give
-the same bytes.
+eval that it lists for the run; without one, the last eval on each dataset at or before the released step. The same
+ledger and release give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from bitwitness.ledger.store import Ledger
 
 from . import bundle
 from .status import newest_status, prove_run
+
+# All but aliases: which name a release has now says nothing of what it is.
+_WORDS = (
+    "SELECT endorsements.entry FROM endorsements JOIN releases ON releases.entry = endorsements.release"
+    " WHERE releases.run = ? AND alias IS NULL"
+)
 
 
 class ReleaseMissing(BitwitnessError):
@@ -111,7 +117,7 @@ def _datasets(ledger: Ledger, genesis: int, chain: Sequence[int]) -> set[int]:
 def _about(ledger: Ledger, genesis: int) -> set[int]:
     """Keys, all that auditors said about the run, and all that was said of its releases."""
     chosen = set(_column(ledger, "SELECT entry FROM log WHERE kind = 'key'"))
-    chosen |= set(_column(ledger, "SELECT entry FROM log WHERE kind = 'endorse' AND run = ?", genesis))
+    chosen |= set(_column(ledger, _WORDS, genesis))
     chosen |= set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
     return chosen | set(_column(ledger, "SELECT entry FROM audits WHERE run = ?", genesis))
 

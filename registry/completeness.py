@@ -1,8 +1,8 @@
 """Whether a bundle holds all that the log says of its run: its lists compared with a `status` entry of the log.
 
 A `status` signs, per run, the commitment over the exact list of audit-intents, audits, evals and words on its releases
-up to it, and every key that was ended by then. A bundle that leaves one of them out, or shows one that the log does not list, is refused.
-What came after the status is beyond it; the rule `max_status_age` says how old it may be.
+up to it, and every key that was ended by then. A bundle that leaves one of them out, or shows one that the log does
+not list, is refused. What came after the status is beyond it; the rule `max_status_age` says how old it may be.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from bitwitness.ledger.verify import KeyRing
 from .bundle import StatusProof
 from .evidence import Entry
 from .lineage import Lineage, LineageBroken
-from .status import RECORDS
+from .status import is_record
+from .status_file import News
 
 
 def newest_status(entries: Sequence[Entry]) -> Entry | None:
@@ -41,7 +42,7 @@ def check_status(
     if proof is None:
         raise LineageBroken(f"no proof of what {status} lists for the run")
     _check_ledger(status, proof, head)
-    records = [entry for entry in entries if entry.kind in RECORDS and entry.index < status.index]
+    records = [entry for entry in entries if is_record(entry.kind, entry.predicate) and entry.index < status.index]
     listed = tree("records/1", [entry.raw for entry in records])
     runs = Commitment.from_json(status.predicate["runs"], type="runs/1")
     leaf = merkle.leaf_hash(run_records_leaf(lineage.genesis.leaf, listed))
@@ -61,6 +62,25 @@ def check_status(
                 "but the bundle leaves out the entry that ended it"
             )
     return f"{status} of {status.predicate['time']} lists the {len(records)} audits and evals that are here", status
+
+
+def check_news(lineage: Lineage, entries: Sequence[Entry], head: Checkpoint, news: News) -> str:
+    """A status from elsewhere is of the same log, and lists for the run exactly what the bundle holds."""
+    if news.head.size == head.size and news.head.root != head.root:
+        raise LineageBroken(f"its checkpoint has another root at size {head.size} than the bundle's: two logs")
+    said = f"{news.entry} of {news.entry.predicate['time']}, below a checkpoint of {news.head.size} entries"
+    records = [entry for entry in entries if is_record(entry.kind, entry.predicate) and entry.index < news.entry.index]
+    listed = news.runs.get(lineage.genesis.leaf)
+    if listed is None:
+        if news.entry.index > lineage.genesis.index:
+            raise LineageBroken(f"{said}, lists no run {lineage.genesis.leaf[:16]}…, which began before it")
+        return f"{said}, is older than the run"
+    if tree("records/1", [entry.raw for entry in records]) != listed:
+        raise LineageBroken(
+            f"{said}, lists {listed.size} audits, evals and words for the run, and the bundle does not hold just these "
+            f"(it has {len(records)}): ask for a refreshed bundle"
+        )
+    return f"{said}, lists the {len(records)} audits, evals and words that are here"
 
 
 def _check_ledger(status: Entry, proof: StatusProof, head: Checkpoint) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.project import Project
-from bitwitness.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from bitwitness.ledger.project import Project
+    from bitwitness.ledger.store import Ledger
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _REFERENCE = re.compile(rf"(?P<model>{_NAME.pattern})(?:/(?P<version>[1-9][0-9]{{0,8}})|@(?P<alias>{_NAME.pattern}))?")

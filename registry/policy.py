@@ -19,6 +19,7 @@ from bitwitness.ledger.witness_policy import NONE, WitnessPolicy
 from bitwitness.ledger.witness_policy import parse_policy as parse_witness_policy
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[1-9][0-9]{0,8}")
 _SIZE_LIMIT = 1 << 20
 
 
@@ -34,6 +35,12 @@ class PolicyError(BitwitnessError):
 def _hex64(value: str) -> str:
     if not _HEX64.fullmatch(value):
         raise ValueError("must be 64 lower-case hex digits")
+    return value
+
+
+def _version(value: str) -> str:
+    if not _VERSION.fullmatch(value):
+        raise ValueError("must be NAME/VERSION")
     return value
 
 
@@ -89,12 +96,30 @@ class Rules(_Strict):
     licenses: list[str] | None = None
     models: list[str] | None = None
     min_version: Annotated[int, Field(ge=1)] | None = None
+    auditors: list[Hex64] | None = None
+    min_auditors: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    precisions: list[str] | None = None
+    max_loss: dict[Hex64, Annotated[float, Field(gt=0)]] | None = None
+    forbidden_keys: list[Hex64] = []
+    forbidden_versions: list[Annotated[str, AfterValidator(_version)]] = []
+    refuse_deprecated: bool = False
+
+
+class NewestStatus(_Strict):
+    """Where the log's newest `status` is kept (status_file.py), beside the policy unless absolute, and its age in days.
+
+    It is the log's signed list of what it took back: without it the gate knows only what the bundle tells.
+    """
+
+    file: str = Field(min_length=1, max_length=4096)
+    max_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
 
 
 class Policy(_Strict):
     log: LogTrust
     root: RootTrust
     rules: Rules = Rules()
+    status: NewestStatus | None = None
     witnesses: WitnessTrust | None = None
 
     @property

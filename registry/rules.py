@@ -5,9 +5,11 @@ Each rule passes, fails, or cannot be checked; a rule that is set and cannot be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
@@ -81,6 +83,20 @@ def policy_checks(
         version = release.predicate["version"]
         detail = f"the release is version {version}, the policy asks for {rules.min_version} or later"
         checks.append(Check("min-version", version >= rules.min_version, detail, "POLICY"))
+    if rules.precisions is not None:
+        precision = str(genesis.predicate["config"].get("run", {}).get("precision"))
+        checks.append(_allowed("precisions", "precision", {precision}, rules.precisions))
+    if rules.max_loss is not None:
+        checks.append(_losses(lineage, rules.max_loss))
+    if rules.forbidden_keys:
+        checks.append(_forbidden_keys(entries, rules.forbidden_keys))
+    if rules.forbidden_versions:
+        name = f"{release.predicate['model']}/{release.predicate['version']}"
+        found = name in rules.forbidden_versions
+        detail = f"the policy forbids {name}" if found else f"{name} is not one that the policy forbids"
+        checks.append(Check("forbidden-versions", not found, detail, "POLICY"))
+    if rules.refuse_deprecated:
+        checks.append(_deprecation(lineage, entries) or _not_deprecated(complete))
     if rules.licenses is not None:
         licence = release.predicate.get("license")
         if licence is None:
@@ -90,17 +106,61 @@ def policy_checks(
     return checks
 
 
+def check_names(policy: Policy) -> list[str]:
+    """The names of the POLICY checks that this policy asks for, in their order, made or not."""
+    given = policy.rules
+    asked = {
+        "audit": True,
+        "audited-steps": given.min_audited_steps,
+        "audited-fraction": given.min_audited_fraction,
+        "auditors": given.min_auditors,
+        "quorum": policy.quorum,
+        "checkpoint-age": given.max_checkpoint_age,
+        "require-status": given.require_status or None,
+        "status-age": given.max_status_age,
+        "trainers": given.trainers,
+        "publishers": given.publishers,
+        "datasets": given.datasets,
+        "code": given.code,
+        "models": given.models,
+        "min-version": given.min_version,
+        "precisions": given.precisions,
+        "max-loss": given.max_loss,
+        "forbidden-keys": given.forbidden_keys or None,
+        "forbidden-versions": given.forbidden_versions or None,
+        "deprecation": given.refuse_deprecated or None,
+        "licenses": given.licenses,
+    }
+    return [name for name, value in asked.items() if value is not None]
+
+
+def age_of_status(status: Entry, days: int, now: datetime) -> Check:
+    """Whether a status that the gate was given is as new as the policy asks."""
+    return _age("newest-status-age", _time(status), days, now)
+
+
 def assurance_checks(
-    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, status: Entry | None
+    lineage: Lineage,
+    entries: Sequence[Entry],
+    policy: Policy,
+    signed: Note,
+    status: Entry | None,
+    revoked: Sequence[Revoked] = (),
 ) -> list[Check]:
-    """What the proofs do not say: who else saw this log, whether something was left out, or revoked since."""
+    """What the proofs do not say: who else saw this log, whether something was left out, or revoked since.
+
+    ``revoked`` is what the gate knows from elsewhere.
+    """
     witnessed, said = witness_line(policy.quorum, signed)
     if not witnessed and policy.quorum is not None:
         said = "self-asserted: no quorum cosigned the checkpoint, so only the log itself says that others see the same"
     checks = [Check("witnesses", witnessed or None, said, "ASSURANCE", required=False)]
     complete, said = _completeness(lineage, status)
     checks.append(Check("completeness", complete or None, said, "ASSURANCE", required=False))
-    checks.append(_revocations(lineage, entries))
+    checks.append(_revocations(lineage, entries, revoked))
+    deprecated = _deprecation(lineage, entries)
+    if deprecated is not None and not policy.rules.refuse_deprecated:
+        checks.append(Check("deprecation", None, deprecated.detail, "ASSURANCE", required=False))
     if lineage.genesis.predicate["init"]["kind"] != "seeded":
         kind = lineage.genesis.predicate["init"]["kind"]
         checks.append(
@@ -156,7 +216,7 @@ def _age(name: str, newest: datetime, days: int, now: datetime) -> Check:
     if newest > now + _CLOCK_SKEW:
         detail = f"the newest time is {newest:%Y-%m-%d}, in the future: check the clock"
         return Check(name, None, detail, "POLICY")
-    what = "status" if name == "status-age" else "checkpoint"
+    what = "checkpoint" if name == "checkpoint-age" else "status"
     if now - newest <= timedelta(days=days):
         detail = f"the {what} is as new as {newest:%Y-%m-%d}, {days} days are allowed"
         return Check(name, True, detail, "POLICY")
@@ -164,21 +224,99 @@ def _age(name: str, newest: datetime, days: int, now: datetime) -> Check:
     return Check(name, False, detail, "POLICY")
 
 
-def _revocations(lineage: Lineage, entries: Sequence[Entry]) -> Check:
-    """What the newest status entry takes back. The root's own revocations were applied to the signatures."""
+def _losses(lineage: Lineage, limits: Mapping[str, float]) -> Check:
+    """What the run measured of the released step itself, on each dataset that the policy names by its root."""
+    said = []
+    for root, limit in sorted(limits.items()):
+        measured = [
+            entry
+            for entry in lineage.evals
+            if entry.predicate["step"] == lineage.step and entry.predicate["dataset"]["dataset"]["root"] == root
+        ]
+        if not measured:
+            return Check("max-loss", False, f"the released step was not measured on dataset {root[:16]}…", "POLICY")
+        mean = f64_from_hex(measured[-1].predicate["computed"]["mean"])
+        if not mean <= limit:  # a NaN is no result
+            detail = f"{mean:.4f} nats per token on dataset {root[:16]}…, {limit:g} are allowed ({measured[-1]})"
+            return Check("max-loss", False, detail, "POLICY")
+        said.append(f"{mean:.4f} of at most {limit:g} on {root[:16]}…")
+    return Check("max-loss", True, "; ".join(said) or "the policy names no dataset", "POLICY")
+
+
+def _forbidden_keys(entries: Sequence[Entry], forbidden: Sequence[str]) -> Check:
+    for entry in entries:
+        if entry.envelope.keyid in forbidden:
+            detail = f"{entry} is signed by {entry.envelope.keyid[:16]}…, which the policy forbids"
+            return Check("forbidden-keys", False, detail, "POLICY")
+    return Check("forbidden-keys", True, "nothing here is signed by a key that the policy forbids", "POLICY")
+
+
+def _words(lineage: Lineage, entries: Sequence[Entry]) -> list[Entry]:
+    """What publishers said of this release, in the order of the log."""
+    return [
+        entry for entry in entries if entry.kind == "endorse" and entry.predicate["release"] == lineage.release.leaf
+    ]
+
+
+def _deprecation(lineage: Lineage, entries: Sequence[Entry]) -> Check | None:
+    """A failed check if the last word on it says that the release is deprecated."""
+    spoken = [entry for entry in _words(lineage, entries) if entry.predicate["statement"] in ("deprecated", "restored")]
+    if not spoken or spoken[-1].predicate["statement"] == "restored":
+        return None
+    said = spoken[-1].predicate
+    reason = f": {said['reason']}" if "reason" in said else ""
+    return Check("deprecation", False, f"its publisher deprecated the release at {said['time']}{reason}", "POLICY")
+
+
+def _not_deprecated(complete: bool) -> Check:
+    """Only a log that lists all words on the run's releases can say that none deprecates this one."""
+    if complete:
+        return Check("deprecation", True, "no publisher deprecated the release as of the log's status", "POLICY")
+    return Check("deprecation", None, "without a status of the log, a deprecation may have been left out", "POLICY")
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """What a `status` that the gate got from elsewhere takes back; ``source`` names it."""
+
+    source: str
+    keys: Sequence[Mapping[str, Any]]
+    releases: Collection[str]
+
+
+def _revocations(lineage: Lineage, entries: Sequence[Entry], news: Sequence[Revoked]) -> Check:
+    """What the newest status entries and the publisher take back. The root's revocations were applied before."""
     name = "revocations"
-    statuses = [entry for entry in entries if entry.kind == "status"]
-    if not statuses:
+    for entry in _words(lineage, entries):
+        if entry.predicate["statement"] == "revoked":
+            reason = f": {entry.predicate['reason']}" if "reason" in entry.predicate else ""
+            detail = f"the release is revoked ({entry}){reason}"
+            return Check(name, False, detail, "ASSURANCE")
+    status = max(
+        (entry for entry in entries if entry.kind == "status"),
+        key=lambda entry: entry.predicate["sequence"],
+        default=None,
+    )
+    own = [] if status is None else [revoked_by(status)]
+    for told in [*own, *news]:
+        if lineage.release.leaf in told.releases:
+            return Check(name, False, f"the release is revoked ({told.source})", "ASSURANCE")
+        for entry in entries:
+            for key in told.keys:
+                if entry.envelope.keyid == key["keyid"] and entry.index >= key["from"]:
+                    detail = f"the key of {entry} is revoked from entry {key['from']} on ({told.source})"
+                    return Check(name, False, detail, "ASSURANCE")
+    if not own and not news:
         detail = "revocations are known only as far as the bundle tells them: it holds no status entry"
         return Check(name, None, detail, "ASSURANCE", required=False)
-    status = max(statuses, key=lambda entry: entry.predicate["sequence"])
-    if lineage.release.leaf in status.predicate["revoked_releases"]:
-        return Check(name, False, f"the release is revoked ({status})", "ASSURANCE")
-    for entry in entries:
-        for revoked in status.predicate["revoked_keys"]:
-            if entry.envelope.keyid == revoked["keyid"] and entry.index >= revoked["from"]:
-                return Check(name, False, f"the key of {entry} is revoked from entry {revoked['from']} on", "ASSURANCE")
-    return Check(name, True, f"nothing used here was revoked as of {status.predicate['time']} ({status})", "ASSURANCE")
+    source = [*own, *news][-1].source
+    return Check(name, True, f"nothing used here was revoked as of {source}", "ASSURANCE")
+
+
+def revoked_by(status: Entry) -> Revoked:
+    """What a `status` entry takes back."""
+    said = status.predicate
+    return Revoked(f"{said['time']} ({status})", said["revoked_keys"], said["revoked_releases"])
 
 
 def _time(entry: Entry) -> datetime:

@@ -76,5 +76,3 @@ def check_index(data: bytes, places: Mapping[str, str], total: int) -> None:
         said = value["weight_map"] if isinstance(value["weight_map"], dict) else {}
         names = sorted(name for name in {*said, *places} if said.get(name) != places.get(name))
         raise ShardsRefused(f"{INDEX}: tensor {(names or ['?'])[0][:200]!a} is not where it says")
-
-

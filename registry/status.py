@@ -2,8 +2,8 @@
 
 A bundle alone cannot show that nothing was left out. With a `status` after the release it can: the log signs, per run,
 the commitment `records/1` over all its audit-intent, audit and eval entries and the words on its releases, so a bundle
-that holds back one of them no longer meets it (`completeness.py` checks that). `ledger model register` appends one after
-the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
+that holds back one of them no longer meets it (`completeness.py` checks that). `ledger model register` appends one
+after the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from bitwitness.ledger.keys import Signer
     from bitwitness.ledger.store import Ledger
 
-RECORDS = ("audit-intent", "audit", "eval", "endorse")
+_RECORDS = ("audit-intent", "audit", "eval", "endorse")
+
+
+def is_record(kind: str, predicate: Mapping[str, Any]) -> bool:
+    """Whether a status lists an entry with its run: all that was said of it, but which alias names which release."""
+    return kind in _RECORDS and "alias" not in predicate
 
 
 def append_status(ledger: Ledger, log: Signer) -> int:
@@ -84,12 +89,13 @@ def run_records(ledger: Ledger, size: int) -> dict[str, Commitment]:
     listed: dict[str, list[bytes]] = {
         str(row[0]): [] for row in ledger.connection.execute("SELECT hash FROM runs WHERE entry < ?", (size,))
     }
-    marks = ", ".join("?" * len(RECORDS))
+    marks = ", ".join("?" * len(_RECORDS))
     query = (
         "SELECT runs.hash, leaf_hash FROM log JOIN runs ON runs.entry = log.run JOIN entries ON idx = log.entry"
-        f" WHERE log.kind IN ({marks}) AND log.kind <> 'step' AND log.entry < ? ORDER BY log.entry"
+        " LEFT JOIN endorsements ON endorsements.entry = log.entry"
+        f" WHERE log.kind IN ({marks}) AND log.kind <> 'step' AND log.entry < ? AND alias IS NULL ORDER BY log.entry"
     )
-    for run, leaf in ledger.connection.execute(query, (*RECORDS, size)):
+    for run, leaf in ledger.connection.execute(query, (*_RECORDS, size)):
         listed[run].append(bytes(leaf))
     return {run: from_leaf_hashes("records/1", listed[run]) for run in sorted(listed)}
 

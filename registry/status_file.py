@@ -51,7 +51,7 @@ class Records(Strict):
 
 
 class StatusFile(Strict):
-    """``entries`` are all `key` entries and one `status`, proven to ``checkpoint``; ``runs`` the leaves that it signs."""
+    """``entries`` are all `key` entries and one `status`, proven to ``checkpoint``; ``runs`` are its signed leaves."""
 
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
     entries: Annotated[list[LoggedEntry], AfterValidator(ascending_entries)]
@@ -126,5 +126,3 @@ def _parse(data: bytes) -> StatusFile:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise StatusFileError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
-
-

@@ -13,20 +13,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.note import Note
+from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.verify import KeyRing
 
-from . import bundle, completeness, evidence, lineage, rules, weights
+from . import bundle, completeness, evidence, lineage, rules, status_file, weights
 from .anchors import check_anchors
 from .checks import Category, Check
 from .folder import CONFIG, INDEX, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
+from .memory import Memory
 from .model_config import check_config
-from .policy import Policy, load_policy
+from .policy import Policy
 from .scan import Scanned, scan, scan_tensors
 from .shards import check_index, check_layout
 
@@ -44,12 +46,36 @@ class _Files:
     weights: dict[str, Scanned] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A release and all that was authenticated with it. ``status`` is the entry that lists what the bundle holds."""
+
+    lineage: lineage.Lineage
+    entries: list[evidence.Entry]
+    signed: Note
+    head: Checkpoint
+    keys: KeyRing
+    status: evidence.Entry | None
+    read: bundle.Provenance
+
+    @property
+    def statuses(self) -> list[evidence.Entry]:
+        return [entry for entry in self.entries if entry.kind == "status"]
+
+
 @dataclass
 class Verdict:
-    """The checks of one model, and the memory they were made on (empty unless the weights were reached)."""
+    """The checks of one model, and what they were made on.
+
+    ``tensors`` stand in the memory that was checked (empty unless it was asked to be kept and the weights passed);
+    ``digests`` are the SHA-256 of the files that were read, ``bundle`` the bytes of provenance.json.
+    """
 
     checks: list[Check] = field(default_factory=list)
     tensors: Mapping[str, weights.LoadedTensor] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    bundle: bytes | None = None
+    traced: Traced | None = None
 
     def attempt(self, name: str, category: Category, step: Callable[[], tuple[str, _T]]) -> _T | None:
         """Make one check: ``step`` returns its detail and result, or raises why not. None if it did not pass."""
@@ -64,28 +90,13 @@ class Verdict:
             return result
         return None
 
-    def skip(self, *names: str) -> None:
+    def skip(self, category: Category, *names: str) -> None:
         """Report checks that an earlier failure made impossible."""
         made = {check.name for check in self.checks}
         for name in names:
             if name in made:
                 continue
-            self.checks.append(Check(name, None, "not checked, since a check above did not pass", "CRYPTO"))
-
-
-def verify_model(path: Path, policy_path: Path) -> list[dict[str, Any]]:
-    """Check a model's folder against a policy file; see docs/formats/provenance.md for the names of the checks.
-
-    Returns one object per check: ``name``, ``ok`` (None: not checkable), ``detail``, ``category``, ``required``.
-    Raises BitwitnessError only if the policy or the folder cannot be read at all.
-    """
-    return [check.to_json() for check in check_folder(Path(path), Path(policy_path))]
-
-
-def check_folder(path: Path, policy_path: Path) -> list[Check]:
-    """As `verify_model`: the line on the policy file first, then every check of `examine`."""
-    policy = load_policy(policy_path)
-    return [rules.policy_line(policy, policy_path, path), *examine(path, policy).checks]
+            self.checks.append(Check(name, None, "not checked, since a check above did not pass", category))
 
 
 def examine(
@@ -95,60 +106,87 @@ def examine(
     now: datetime | None = None,
     keep: bool = False,
     tensors: frozenset[str] | None = None,
+    status: Path | None = None,
+    memory: Memory | None = None,
 ) -> Verdict:
     """Make every check; with ``keep``, keep the memory in which the weights were checked.
 
-    With ``tensors`` only these are read and checked, and nothing is said of the rest of the files.
+    With ``tensors`` only these are read and checked, and nothing is said of the rest of the files. ``status`` is a file
+    with a newer status of the log, ``memory`` what was seen of it before.
     """
     verdict = Verdict()
     try:
         folder = Folder(path)
     except FolderRefused as error:
         verdict.checks.append(Check("folder", False, str(error), "CRYPTO"))
-        verdict.skip("bundle", "release", "weights")
+        verdict.skip("CRYPTO", "bundle", "release", "weights")
+        verdict.skip("POLICY", *rules.check_names(policy))
         return verdict
     with folder:
-        _examine(folder, policy, now or datetime.now(UTC), verdict, keep=keep, tensors=tensors)
+        traced = _trace(folder, policy, verdict)
+        if traced is None:
+            verdict.skip("CRYPTO", "checkpoint", "release", "weights")
+            verdict.skip("POLICY", *rules.check_names(policy))
+            return verdict
+        verdict.traced = traced
+        moment = now or datetime.now(UTC)
+        news = None if status is None else _check_news(status, traced, policy, moment, verdict)
+        if memory is not None:
+            _check_memory(memory, traced, verdict)
+        if tensors is None:
+            files = _read_files(folder, traced.lineage, verdict, keep=keep)
+            _check_config(files, traced.lineage, verdict)
+            _check_weights(files, traced, verdict)
+        else:
+            _check_some_tensors(folder, traced, tensors, verdict)
+    told = [] if news is None else [rules.revoked_by(news.entry)]
+    told += [] if memory is None else memory.revoked(policy.log.origin)
+    verdict.checks += rules.policy_checks(traced.lineage, traced.entries, policy, traced.signed, traced.status, moment)
+    verdict.checks += rules.assurance_checks(traced.lineage, traced.entries, policy, traced.signed, traced.status, told)
     return verdict
 
 
-def _examine(
-    folder: Folder, policy: Policy, now: datetime, verdict: Verdict, *, keep: bool, tensors: frozenset[str] | None
-) -> None:
-    read = verdict.attempt("bundle", "CRYPTO", lambda: _read_bundle(folder))
-    if read is None:
-        verdict.skip("checkpoint", "release", "weights")
-        return
-    origin = _authenticate(read, policy, verdict)
-    if origin is None:
-        verdict.skip("release", "weights")
-        return
-    traced, entries, signed, status = origin
-    if tensors is None:
-        files = _read_files(folder, traced, verdict, keep=keep)
-        _check_config(files, traced, verdict)
-        _check_weights(files, read, traced, verdict)
-    else:
-        _check_some_tensors(folder, read, traced, tensors, verdict)
-    verdict.checks += rules.policy_checks(traced, entries, policy, signed, status, now)
-    verdict.checks += rules.assurance_checks(traced, entries, policy, signed, status)
+def _trace(folder: Folder, policy: Policy, verdict: Verdict) -> Traced | None:
+    read = verdict.attempt("bundle", "CRYPTO", lambda: _read_bundle(folder, verdict))
+    return None if read is None else _authenticate(read, policy, verdict)
 
 
-def _read_bundle(folder: Folder) -> tuple[str, bundle.Provenance]:
+def _check_news(path: Path, traced: Traced, policy: Policy, now: datetime, verdict: Verdict) -> status_file.News | None:
+    """A newer status of the log that the gate was given: it must be authentic, and contradict nothing here."""
+
+    def step() -> tuple[str, status_file.News]:
+        try:
+            data = read_regular(path, status_file.SIZE_LIMIT)
+        except OSError as error:
+            raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        news = status_file.open_status(data, policy)
+        return completeness.check_news(traced.lineage, traced.entries, traced.head, news), news
+
+    news = verdict.attempt("newest-status", "CRYPTO", step)
+    if policy.status is not None and policy.status.max_age is not None:
+        if news is None:
+            verdict.skip("POLICY", "newest-status-age")
+        else:
+            verdict.checks.append(rules.age_of_status(news.entry, policy.status.max_age, now))
+    return news
+
+
+def _check_memory(memory: Memory, traced: Traced, verdict: Verdict) -> None:
+    said = traced.lineage.release.predicate
+    verdict.attempt("memory", "CRYPTO", lambda: (memory.check(traced.head, said), True))
+
+
+def _read_bundle(folder: Folder, verdict: Verdict) -> tuple[str, bundle.Provenance]:
     if bundle.FILE_NAME not in folder.names:
         raise FolderRefused(f"{bundle.FILE_NAME} is missing: the folder proves nothing about its model")
     data = bytes(folder.read(bundle.FILE_NAME, limit=bundle.SIZE_LIMIT))
+    verdict.bundle = data
     parsed = bundle.parse(data)
     return f"{len(parsed.entries)} entries, {len(data)} bytes, {bundle.FORMAT}", parsed
 
 
-def _authenticate(
-    read: bundle.Provenance, policy: Policy, verdict: Verdict
-) -> tuple[lineage.Lineage, list[evidence.Entry], Note, evidence.Entry | None] | None:
-    """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on.
-
-    The last item is the `status` entry that was found to list what the bundle holds, if there is one.
-    """
+def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> Traced | None:
+    """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
 
     def checkpoint_step() -> tuple[str, tuple[Checkpoint, Note]]:
         opened = evidence.open_checkpoint(read.checkpoint, policy)
@@ -194,7 +232,7 @@ def _authenticate(
         status = verdict.attempt(
             "status", "CRYPTO", lambda: completeness.check_status(traced, entries, read.status, ring, checkpoint)
         )
-    return traced, entries, signed, status
+    return Traced(traced, entries, signed, checkpoint, ring, status, read)
 
 
 def _code_line(traced: lineage.Lineage) -> str:
@@ -223,6 +261,7 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict, *, ke
             except FolderRefused as error:
                 wrong.append(str(error))
                 continue
+            verdict.digests[name] = digest
             if size != item["bytes"]:
                 wrong.append(f"{name} has {size} bytes, the release says {item['bytes']}")
             elif digest != item["sha256"]:
@@ -262,14 +301,14 @@ def _listed(read: bundle.Provenance) -> list[TensorLeaf]:
     return [TensorLeaf(leaf.name, leaf.dtype, tuple(leaf.shape), leaf.bytes, leaf.digest) for leaf in read.weights]
 
 
-def _check_weights(files: _Files, read: bundle.Provenance, traced: lineage.Lineage, verdict: Verdict) -> None:
+def _check_weights(files: _Files, traced: Traced, verdict: Verdict) -> None:
     def step() -> tuple[str, dict[str, weights.LoadedTensor]]:
         if not files.weights:
             raise FolderRefused("no safetensors file that the release lists could be read")
         found, places = weights.join(files.weights)
-        release = traced.release.predicate
+        release = traced.lineage.release.predicate
         signed = Commitment.from_json(release["weights"], type="weights/1")
-        said = weights.compare(found, _listed(read), signed, release["dtype"])
+        said = weights.compare(found, _listed(traced.read), signed, release["dtype"])
         if INDEX in files.texts:
             check_index(files.texts[INDEX], places, sum(leaf.nbytes for leaf in found))
         return said, weights.views(files.weights)
@@ -279,14 +318,12 @@ def _check_weights(files: _Files, read: bundle.Provenance, traced: lineage.Linea
         verdict.tensors = tensors
 
 
-def _check_some_tensors(
-    folder: Folder, read: bundle.Provenance, traced: lineage.Lineage, wanted: frozenset[str], verdict: Verdict
-) -> None:
+def _check_some_tensors(folder: Folder, traced: Traced, wanted: frozenset[str], verdict: Verdict) -> None:
     """Read and check only these tensors. What the files hold besides is not looked at, so it is not verified."""
 
     def step() -> tuple[str, bool]:
-        release = traced.release.predicate
-        listed, signed = _listed(read), Commitment.from_json(release["weights"], type="weights/1")
+        release = traced.lineage.release.predicate
+        listed, signed = _listed(traced.read), Commitment.from_json(release["weights"], type="weights/1")
         found: list[TensorLeaf] = []
         sizes = {item["name"]: item["bytes"] for item in release["files"] if is_weights_file(item["name"])}
         for name, size in sorted(sizes.items()):

@@ -124,9 +124,7 @@ def say(project: Project, name: str, word: str, reason: str | None = None) -> Wo
 
 def state_of(ledger: Ledger, version: Version) -> str | None:
     """`deprecated`, `revoked`, or None."""
-    found = ledger.connection.execute(
-        "SELECT state FROM release_states WHERE release = ?", (version.index,)
-    ).fetchone()
+    found = ledger.connection.execute("SELECT state FROM release_states WHERE release = ?", (version.index,)).fetchone()
     return None if found is None else str(found[0])
 
 

@@ -49,6 +49,8 @@ def build(folder: Path, steps: int = 120) -> Project:
         sample.audit(main, [(0, 0, "match", "init"), (steps - 9, steps, "match", "last"), drawn])
         release = sample.release(main, "demo-lm", 1, steps, license=HOSTILE)
         sample.endorse(release, "approved")
+        sample.endorse(release, "deprecated", "publisher", reason=HOSTILE)
+        sample.endorse(release, "alias", "publisher", alias="champion")
 
         broken = sample.run(LONG_NAME, steps, train, None, parent=(main, half))
         sample.train(broken, half + 1, half + 7)
@@ -296,8 +298,8 @@ class Sample:
         }
         return self.add("release", "publisher", predicate)
 
-    def endorse(self, release: str, statement: str) -> None:
-        self.add("endorse", "auditor", {"release": release, "statement": statement, "time": self.time()})
+    def endorse(self, release: str, statement: str, role: str = "auditor", **fields: str) -> None:
+        self.add("endorse", role, {"release": release, "statement": statement, "time": self.time(), **fields})
 
     def rotate(self, role: str) -> None:
         """Replace a key and enrol nothing else; then enrol and revoke a witness key."""

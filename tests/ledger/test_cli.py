@@ -223,10 +223,10 @@ def test_folders_go_to_the_verifier_of_models(run: Run, tmp_path: Path, monkeypa
             {"name": "witnesses", "ok": None, "detail": "none", "category": "ASSURANCE", "required": False},
         ]
 
-    monkeypatch.setattr("bitwitness.ledger.cli_proof.load_verifier", lambda name: verifier)
+    monkeypatch.setattr("bitwitness.ledger.cli_verify.load_verifier", lambda name: verifier)
     code, out, _err = run("verify", tmp_path)
     assert code == 0 and "CRYPTO weights: fine" in out
-    monkeypatch.setattr("bitwitness.ledger.cli_proof.load_verifier", lambda name: None)
+    monkeypatch.setattr("bitwitness.ledger.cli_verify.load_verifier", lambda name: None)
     assert "no installed package" in complaint(run("verify", tmp_path), 2)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.registry import bundle, load_verified
-from bitwitness.registry.folder import Folder, FolderRefused, FolderUnreadable
+from bitwitness.registry.folder import Folder, FolderRefused, FolderUnreadable, OpenFile
 from bitwitness.registry.load import NotVerified
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.verify import examine
@@ -144,15 +144,14 @@ def test_names_never_lead_out(registered: Registered) -> None:
 
 
 def test_what_was_verified_is_what_is_loaded(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are replaced as soon as each was read; the tensors are still the verified ones."""
-    read = Folder.read
+    """Each file is overwritten in place as soon as it was read; the tensors are still the verified ones."""
+    finish = OpenFile.finish
 
-    def read_then_swap(self: Folder, name: str, *, limit: int) -> bytearray:
-        data = read(self, name, limit=limit)
-        (self.path / name).write_bytes(b"\xff" * len(data))
-        return data
+    def finish_then_swap(self: OpenFile) -> None:
+        finish(self)
+        self.path.write_bytes(b"\xff" * self.size)
 
-    monkeypatch.setattr(Folder, "read", read_then_swap)
+    monkeypatch.setattr(OpenFile, "finish", finish_then_swap)
     tensors = load_verified(registered.folder, registered.policy)
     expected = project_fixture.weights_at(4)
     assert list(tensors) == sorted(expected)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from bitwitness.registry.checks import Check, exit_code
+from bitwitness.registry.gate import check_folder
 from bitwitness.registry.policy import Policy, PolicyError, Rules, load_policy, parse_policy
 from bitwitness.registry.register import register
-from bitwitness.registry.verify import check_folder, examine
+from bitwitness.registry.verify import examine
 
 from . import project_fixture
 from .conftest import Registered

@@ -21,8 +21,8 @@ from bitwitness.registry import register as register_module
 from bitwitness.registry.checks import exit_code
 from bitwitness.registry.collect import ReleaseMissing, collect
 from bitwitness.registry.model_config import ConfigRefused, check_config
-from bitwitness.registry.policy import load_policy
 from bitwitness.registry.names import NameRefused, NoSuchModel
+from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import StateIsNotTheLedgers, StateMissing, register
 from bitwitness.registry.verify import examine
 

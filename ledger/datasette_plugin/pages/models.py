@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ..answers import Asked, NotHere, Page
@@ -12,13 +13,21 @@ from .runs import audits_of, steps_of
 SHOWN = 200
 
 
+# Joined to `releases` (or `models`): what publishers say of a release now. Names are JSON, since one may hold a comma.
+_SAID = (
+    " (SELECT json_group_array(alias) FROM aliases WHERE aliases.release = {0}.entry) AS aliases,"
+    " (SELECT state FROM release_states WHERE release_states.release = {0}.entry) AS state"
+)
+
+
 def newest_models(asked: Asked) -> list[dict[str, Any]]:
     """The newest version of every model, with its run, in order of name."""
-    return asked.rows(
-        "SELECT models.*, runs.name AS run_name FROM models JOIN runs ON runs.entry = models.run"
-        " ORDER BY model LIMIT ?",
+    rows = asked.rows(
+        f"SELECT models.*, runs.name AS run_name, {_SAID.format('models')} FROM models"
+        " JOIN runs ON runs.entry = models.run ORDER BY model LIMIT ?",
         SHOWN,
     )
+    return [{**row, "aliases": sorted(json.loads(row["aliases"]))} for row in rows]
 
 
 def index(asked: Asked) -> Page:
@@ -28,13 +37,15 @@ def index(asked: Asked) -> Page:
 def model(asked: Asked) -> Page:
     name = asked.parts["name"]
     versions = asked.rows(
-        "SELECT releases.*, runs.name AS run_name, keys.keyid, keys.name AS publisher_name FROM releases"
+        f"SELECT releases.*, runs.name AS run_name, keys.keyid, keys.name AS publisher_name, {_SAID.format('releases')}"
+        " FROM releases"
         " JOIN runs ON runs.entry = releases.run JOIN keys ON keys.entry = releases.publisher"
         " WHERE model = ? ORDER BY version DESC",
         name,
     )
     if not versions:
         raise NotHere(f"This ledger has no model named {name}.")
+    versions = [{**row, "aliases": sorted(json.loads(row["aliases"]))} for row in versions]
     return Page("model.html", name, "models", {"name": name, "versions": versions})
 
 
@@ -55,6 +66,10 @@ def version(asked: Asked) -> Page:
         "models",
         {
             "release": release,
+            "aliases": asked.rows(
+                "SELECT alias, entry FROM aliases WHERE release = ? ORDER BY alias", release["entry"]
+            ),
+            "state": asked.row("SELECT * FROM release_states WHERE release = ?", release["entry"]),
             "files": asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"]),
             "lineage": _lineage(asked, run, release["step"]),
             "audits": audits,

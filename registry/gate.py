@@ -1,0 +1,144 @@
+"""The gate as a command uses it: a policy file, and what else was asked for, around the checks of verify.py.
+
+Besides the folder and the policy a gate may have a newer `status` of the log, a memory of what it has seen, and a file
+for its verdict. What it remembers, it remembers only of models that were verified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger import jcs
+from bitwitness.ledger.cli_files import write_file
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.regular_file import read_regular
+
+from . import memory, names, rules, vsa
+from .checks import Check, exit_code
+from .policy import Policy, PolicyError, parse_policy
+from .verify import Verdict, examine
+
+_POLICY_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be verified, by which policy, and with what besides. ``tensors`` empty means all of the files."""
+
+    folder: Path
+    policy: Path
+    tensors: Sequence[str] = ()
+    state: Path | None = None
+    status: Path | None = None
+    vsa: Path | None = None
+    keep: bool = False
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+def verify_model(
+    path: Path,
+    policy_path: Path,
+    *,
+    tensors: Sequence[str] = (),
+    state: Path | None = None,
+    status: Path | None = None,
+    vsa: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Check a model's folder against a policy file; see docs/formats/provenance.md for the names of the checks.
+
+    Returns one object per check: ``name``, ``ok`` (None: not checkable), ``detail``, ``category``, ``required``. A
+    ``path`` that does not exist may be the name of a released version in the current project.
+    ``tensors``: verify only these; ``state``: the gate's memory; ``status``: a newer status of the log; ``vsa``: where
+    the verdict goes as a SLSA verification summary. Raises BitwitnessError only if one of the files cannot be read or
+    written at all.
+    """
+    path = Path(path)
+    request = Request(named_folder(path), Path(policy_path), tuple(tensors), state, status, vsa)
+    return [check.to_json() for check in decide(request).checks]
+
+
+def check_folder(path: Path, policy_path: Path) -> list[Check]:
+    """As `verify_model`, of a folder and a policy alone."""
+    return decide(Request(path, policy_path)).checks
+
+
+def named_folder(path: Path) -> Path:
+    """The folder itself, or that of the version which NAME/VERSION or NAME@ALIAS names in the current project."""
+    if os.path.lexists(path) or not names.looks_like_name(str(path)):
+        return path
+    from bitwitness.ledger.cli_options import current_project  # a gate elsewhere has no project, nor a database
+    from bitwitness.ledger.project import ProjectNotFound
+
+    try:
+        project = current_project()
+    except ProjectNotFound:
+        return path
+    with project.open_ledger() as ledger:
+        return names.find_version(ledger, str(path)).folder(project)
+
+
+def decide(request: Request) -> Verdict:
+    """Make every check, then remember and report what came of it.
+
+    Raises BitwitnessError if the policy, the folder, the memory or the report cannot be read or written at all.
+    """
+    if request.tensors and request.vsa is not None:
+        raise BitwitnessError("--vsa speaks of whole files; with --tensor only parts of them are read")
+    data = _read_policy(request.policy)
+    policy = parse_policy(data, request.policy)
+    seen = None if request.state is None else memory.load(request.state)
+    verdict = examine(
+        request.folder,
+        policy,
+        now=request.now,
+        keep=request.keep,
+        tensors=frozenset(request.tensors) or None,
+        status=_status_path(request, policy),
+        memory=seen,
+    )
+    verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder))
+    if request.state is not None and verdict.traced is not None and exit_code(verdict.checks) == 0:
+        release = verdict.traced.lineage.release.predicate
+        try:
+            memory.remember(request.state, verdict.traced.head, release, verdict.traced.statuses)
+        except FoundWrong as error:
+            verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
+    if request.vsa is not None:
+        write_file(request.vsa, jcs.encode(_summary(request, verdict, data)).decode("ascii") + "\n")
+    return verdict
+
+
+def _read_policy(path: Path) -> bytes:
+    try:
+        return read_regular(path, _POLICY_LIMIT)
+    except OSError as error:
+        raise PolicyError(path, error.strerror or "cannot be read") from error
+
+
+def _status_path(request: Request, policy: Policy) -> Path | None:
+    """The file of the newest status: the one that was named, else the policy's, beside the policy."""
+    if request.status is not None:
+        return request.status
+    return None if policy.status is None else request.policy.absolute().parent / policy.status.file
+
+
+def _summary(request: Request, verdict: Verdict, policy: bytes) -> dict[str, object]:
+    traced = verdict.traced
+    if traced is None:
+        resource = "urn:bitwitness:unverified"
+    else:
+        release = traced.lineage.release.predicate
+        resource = f"urn:bitwitness:{traced.head.origin}:{release['model']}:{release['version']}"
+    return vsa.summary(
+        verdict.checks,
+        verdict.digests,
+        resource=resource,
+        policy=(str(request.policy.absolute()), policy),
+        bundle=verdict.bundle,
+        now=request.now,
+    )
