@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from typing import Any, NoReturn
 
@@ -22,6 +23,9 @@ MAX_DEPTH = 32
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False
 )
+
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 _F32_NAN = "7fc00000"
 _F64_NAN = "7ff8000000000000"
@@ -54,6 +58,8 @@ def parse(data: bytes, *, max_bytes: int = 16 * 1024 * 1024) -> Any:
         text = bytes(data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise JsonError(f"not UTF-8 at byte {error.start}") from None
+    if nests_deeper(data, MAX_DEPTH):
+        raise JsonError(f"nested deeper than {MAX_DEPTH}")
     try:
         value = json.loads(text, parse_float=_refuse_float, parse_constant=_refuse_float)
     except JsonError:
@@ -66,6 +72,22 @@ def parse(data: bytes, *, max_bytes: int = 16 * 1024 * 1024) -> Any:
     if encode(value) != data:
         _explain(text)
     return value
+
+
+def nests_deeper(data: bytes, depth: int) -> bool:
+    """Whether brackets outside strings nest deeper than ``depth``; found without recursion.
+
+    Python's own parser recurses in C. It stops at the recursion limit, which is a setting of the whole process: where
+    some library has raised it, a deep text ends the process.
+    """
+    if data.count(b"[") + data.count(b"{") <= depth:
+        return False
+    level = 0
+    for bracket in _STRINGS.sub(b"", data).translate(None, _NO_BRACKETS):
+        level += 1 if bracket in b"[{" else -1
+        if level > depth:
+            return True
+    return False
 
 
 def _explain(text: str) -> NoReturn:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from . import jcs
 from .errors import FormatError
 
 HEADER_LIMIT = 8 << 20
@@ -207,6 +208,8 @@ def _json_object(text: bytes, source: str) -> dict[str, Any]:
     def number(digits: str) -> NoReturn:
         _refuse(source, f"the header has the number {digits[:40]}; only integers belong there")
 
+    if jcs.nests_deeper(text, jcs.MAX_DEPTH):
+        _refuse(source, "the header is nested too deeply")
     try:
         value = json.loads(
             text.decode("utf-8"),

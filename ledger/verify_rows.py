@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -26,7 +25,6 @@ from .run_rules import essence
 from .verify import Disowned, KeyRing, verify_signature
 
 _RANGE = 2000
-_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -99,7 +97,7 @@ def entry_bytes(payload: object, signature: object) -> bytes:
         raise EntryError("the stored payload is not text, or the signature not a blob")
     if len(payload) + len(signature) > MAX_ENTRY:
         raise EntryError(f"the stored payload is larger than an entry of {MAX_ENTRY} bytes")
-    if _nests_deeper(payload, jcs.MAX_DEPTH):
+    if jcs.nests_deeper(payload, jcs.MAX_DEPTH):
         raise EntryError(f"the stored payload is nested deeper than {jcs.MAX_DEPTH}")
     try:
         keyid = json.loads(payload)["predicate"]["signer"]
@@ -112,21 +110,6 @@ def entry_bytes(payload: object, signature: object) -> bytes:
             "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode("ascii")}],
         }
     )
-
-
-def _nests_deeper(payload: bytes, depth: int) -> bool:
-    """Whether brackets outside strings nest deeper; the parser, which recurses, is not asked."""
-    if payload.count(b"[") + payload.count(b"{") <= depth:
-        return False
-    level = 0
-    for match in _STRING_OR_BRACKET.finditer(payload):
-        if match[0] in b"[{":
-            level += 1
-            if level > depth:
-                return True
-        elif match[0] in b"]}":
-            level -= 1
-    return False
 
 
 def _facts(envelope: Envelope, kind: Kind) -> Facts:

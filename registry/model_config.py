@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import FoundWrong, JsonError
 from bitwitness.ledger.jcs import f64_from_hex
 
@@ -80,6 +81,8 @@ def _parse(data: bytes) -> dict[str, Any]:
     def constant(text: str) -> NoReturn:
         raise ConfigRefused(f"config.json holds {text}")
 
+    if jcs.nests_deeper(data, jcs.MAX_DEPTH):
+        raise ConfigRefused("config.json is nested too deeply")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
     except (ValueError, RecursionError) as error:

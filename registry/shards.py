@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import FoundWrong
 
 from .folder import INDEX, WEIGHTS, is_weights_file, shard_name
@@ -64,6 +65,8 @@ def check_index(data: bytes, places: Mapping[str, str], total: int) -> None:
             raise ShardsRefused(f"{INDEX} has a key twice")
         return result
 
+    if jcs.nests_deeper(data, jcs.MAX_DEPTH):
+        raise ShardsRefused(f"{INDEX} is nested too deeply")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:

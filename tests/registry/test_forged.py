@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -267,6 +269,22 @@ def test_another_origin(registered: Registered, forge: Forge) -> None:
 def test_a_malformed_bundle(registered: Registered, forge: Forge, changes: dict[str, Any], reason: str) -> None:
     forge.write(**changes)
     registered.refused(reason)
+
+
+def test_a_deep_text_where_a_library_has_raised_the_recursion_limit(registered: Registered) -> None:
+    """The parser recurses in C and would end the process, so it is not asked."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    try:
+        for name, check in ((bundle.FILE_NAME, "bundle"), ("config.json", "config"), ("model.safetensors", "weights")):
+            held = (registered.folder / name).read_bytes()
+            length = 300_000 if check == "bundle" else len(held)
+            text = b"[" * (length if check != "weights" else length - 8)
+            (registered.folder / name).write_bytes(text if check != "weights" else struct.pack("<Q", len(text)) + text)
+            assert "nested" in registered.refused(check), name
+            (registered.folder / name).write_bytes(held)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize(
