@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bitwitness.ledger import entries, merkle
@@ -26,11 +26,13 @@ from bitwitness.ledger.trust import load_trust
 from . import records
 from .arithmetic import this_builds
 from .beacons import NONE, choose, obtain
+from .coverage import open_coverage
 from .examiner import Examiner, UnitResult
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
 from .sample import Unit, select, units
+from .screen import Screened
 from .transcript import Transcript
 from .venue import LocalVenue, Venue
 
@@ -52,6 +54,8 @@ class AuditReport:
     entry: int | None
     open_intents: tuple[int, ...] = ()
     """The entries of this auditor's earlier intents for the run that have no audit: they count as failed."""
+    screened: Screened = field(default_factory=Screened)
+    """What the screen between stored states, which needs no data, could compare."""
 
     @property
     def one_step(self) -> float:
@@ -69,6 +73,7 @@ def audit(
     *,
     samples: int = 0,
     steps: tuple[int, int] | None = None,
+    uncovered: bool = False,
     beacon: str | None = None,
     intent: int | None = None,
     round_file: bytes | None = None,
@@ -78,14 +83,15 @@ def audit(
 ) -> AuditReport:
     """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
 
-    Appends the intent first and the signed result last. The sample is drawn from `beacon` where one is named
+    `uncovered` takes the steps that are this auditor's next (coverage.py). Appends the intent first and the signed
+    result last. The sample is drawn from `beacon` where one is named
     (beacons.choose); `intent` is the entry of one of this auditor's open intents, which is answered in place of a new
     one, and `round_file` what was downloaded of a randomness round. `report` is told (steps compared, steps to
     compare). Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, BeaconPending where the audit is
     announced and its beacon does not exist yet, and BitwitnessError where it cannot begin.
     """
     check_threads(threads)
-    if steps is not None and (beacon is not None or intent is not None):
+    if (steps is not None or uncovered) and (beacon is not None or intent is not None):
         raise BitwitnessError("steps chosen by hand go with no beacon and with no announced sample; leave out --steps")
     venue: Venue = LocalVenue(where) if isinstance(where, Project) else where
     auditor = venue.auditor
@@ -97,6 +103,8 @@ def audit(
         if not history.steps:
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
         trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+        if uncovered:
+            steps = _next(venue.project, ledger, name, auditor.keyid)
         if intent is None:
             first, last = steps or (0, history.last_step)
             if not 0 <= first <= last <= history.last_step:
@@ -115,6 +123,7 @@ def audit(
         seed = sample_seed(announced.leaf_hash, b"" if given is None else given.value)
         chosen = _choose(history, seed, said["samples"], steps, said["last"])
         examiner = Examiner(venue.material, history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults)
+        screened = examiner.screen()
         results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
         result = _overall(results)
@@ -149,7 +158,16 @@ def audit(
         transcript=transcript,
         entry=entry,
         open_intents=tuple(unfinished),
+        screened=screened,
     )
+
+
+def _next(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
+    """The steps that are this auditor's next, by how many cover them and whose share they are."""
+    turns = open_coverage(project, ledger, name).next_turns(auditor)
+    if not turns:
+        raise BitwitnessError(f"this auditor has covered every step of run {name} already; `ledger coverage {name}`")
+    return turns[0].first, turns[0].last
 
 
 def _still_verified(project: Project, ledger: Ledger, history: RunHistory, intent: Entry) -> list[bytes]:

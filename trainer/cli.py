@@ -84,6 +84,9 @@ def audit(
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Replay exactly the units that hold steps A to B instead.")
     ] = None,
+    uncovered: Annotated[
+        bool, typer.Option("--uncovered", help="Replay what is this auditor's next instead (ledger coverage).")
+    ] = False,
     beacon: Annotated[
         str | None,
         typer.Option(
@@ -136,8 +139,9 @@ def audit(
         result = run_audit(
             opened.venue,
             opened.run(run),
-            samples=0 if steps else sample,
+            samples=0 if steps or uncovered else sample,
             steps=_range(steps),
+            uncovered=uncovered,
             beacon=beacon,
             intent=intent,
             round_file=None if round_file is None else read_file(round_file, MAX_FILE),
@@ -203,6 +207,11 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
         "caught": {"one_step": report.one_step, "fraction_0.01": report.fraction(0.01)},
         "transcript": report.transcript.to_json(),
         "open_intents": list(report.open_intents),
+        "screen": {
+            "compared": report.screened.compared,
+            "intervals": report.screened.total,
+            "impossible": [{"step": fault.step, "reason": fault.reason} for fault in report.screened.faults],
+        },
     }
 
 
@@ -215,6 +224,12 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
             yield f"  {item.detail}"
         for field, (expected, found) in item.differences.items():
             yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
+    screened = report.screened
+    wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
+    yield (
+        f"screen: {screened.compared} of {screened.total} intervals between stored states"
+        + (wrong if screened.compared else "")
+    )
     yield (
         f"{report.result}: {len(report.compared)} of {report.total} steps of {report.name} compared bit for bit "
         f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")

@@ -86,5 +86,5 @@ def _turn_line(turn: Turn, auditor: str) -> str:
     whose = "its own share" if turn.rank == 0 else f"after {turn.rank} other{'s' if turn.rank > 1 else ''}"
     return (
         f"next for auditor {auditor[:16]}…: steps {turn.first}-{turn.last} "
-        f"({turn.covered} auditors so far, {whose}): ledger audit RUN --steps {turn.first}:{turn.last}"
+        f"({turn.covered} auditors so far, {whose}); ledger audit --uncovered takes the first"
     )

@@ -26,6 +26,7 @@ from .memory import NotEnoughMemory, require_memory
 from .record_check import Fault, unusual_start
 from .replay import compare, nearest_state, replay, stored_state
 from .sample import Unit
+from .screen import Screened, screen
 from .state import State, StateCommitment, StateMismatch, StateUnavailable
 from .step import NotFinite, NoTokens, Tap, Workspace
 from .transcript import Transcript
@@ -135,6 +136,15 @@ class Examiner:
             self.faults.append(Fault(0, "weights", reason, committed.digest, found))
         with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
             start.provide(self.material.project, self.history)
+
+    def screen(self) -> Screened:
+        """Compare the stored states that are at hand with what AdamW allows; what cannot be joins the faults."""
+        screened = Screened(0, len(self.history.states), ())
+        if self.workspace is not None:
+            with suppress(Exception):  # it adds to an audit, and must not keep it from its replay
+                screened = screen(self.history, self.stored, self.workspace, self.trusted_states())
+        self.faults += screened.faults
+        return screened
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)

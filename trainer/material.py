@@ -23,6 +23,9 @@ class StoredStates(Protocol):
     def folder(self, step: int) -> Path:
         """The folder of the state after `step` updates, complete. Raises StateUnavailable."""
 
+    def at_hand(self, step: int) -> bool:
+        """Whether that folder is here already, so that reading it costs no transfer."""
+
     def again(self, step: int) -> bool:
         """Whether a state that was not the ledger's is worth another look: it may be damaged by the way it came."""
 
@@ -52,6 +55,9 @@ class LocalStates:
             hint = "" if step else "; `ledger model import` of the same files gives it again"
             raise StateUnavailable(f"{folder}: the stored state of step {step} is missing{hint}")
         return folder
+
+    def at_hand(self, step: int) -> bool:
+        return state_folder(self._run_folder, step).is_dir()
 
     def again(self, step: int) -> bool:
         return False

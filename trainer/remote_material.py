@@ -47,6 +47,9 @@ class RemoteStates:
         """The files of a stored state and the bytes of their tensors. Imported weights have no moments yet."""
         return {WEIGHTS_FILE: self._weights} | ({OPTIMIZER_FILE: 2 * self._weights} if step else {})
 
+    def at_hand(self, step: int) -> bool:
+        return state_folder(self._folder, step).is_dir()
+
     def again(self, step: int) -> bool:
         """Once for each state: what was kept is dropped."""
         shutil.rmtree(state_folder(self._folder, step), ignore_errors=True)

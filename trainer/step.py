@@ -186,7 +186,7 @@ class Workspace:
 
     def update(self, state: State, gradient: torch.Tensor, scalars: dict[str, float]) -> None:
         for row, name in enumerate(self.layout.names):
-            operands = _adamw_row(self.config, self.layout, name, state.control.step + 1, scalars)
+            operands = adamw_row(self.config, self.layout, name, state.control.step + 1, scalars)
             self._scalars[row] = torch.tensor(operands, dtype=torch.float32)
         bound = {"params": state.params, "m": state.m, "v": state.v, "grads": gradient}
         self._update.run({**bound, "scalars": self._scalars})
@@ -300,7 +300,7 @@ def step_scalars(config: RunConfig, update: int, norm: float, tokens: int) -> di
     return {name: host.round_f32(value) for name, value in values.items()}
 
 
-def _adamw_row(config: RunConfig, layout: Layout, name: str, update: int, scalars: dict[str, float]) -> list[float]:
+def adamw_row(config: RunConfig, layout: Layout, name: str, update: int, scalars: dict[str, float]) -> list[float]:
     """One tensor's operands of `adamw`. Vectors (gains) do not decay unless the config says so."""
     o = config.optimizer
     if name in o.weight_decay_overrides:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify import KeyRing
@@ -159,12 +160,17 @@ def test_coverage_of_a_real_run(
     assert main(["coverage", "r", "--json"]) == 0
     as_json = json.loads(capsys.readouterr().out)
     assert as_json["covered"] == {"0": 4, "1": 2} and as_json["next"][0]["first"] == 1
+    for due in ((1, 2), (5, 6)):
+        report = audit(project, "r", uncovered=True, threads=2)
+        assert [(item.unit.first, item.unit.last) for item in report.units] == [due]
+    with pytest.raises(BitwitnessError, match="covered every step"):
+        audit(project, "r", uncovered=True, threads=2)
     project.trust_path.write_text(project.trust_path.read_text().replace(auditor, "00" * 32))
     with project.open_ledger() as ledger:
         assert open_coverage(project, ledger, "r").histogram() == {0: 6}
     project.trust_path.unlink()
     with project.open_ledger() as ledger:
-        assert open_coverage(project, ledger, "r").histogram() == {0: 4, 1: 2}
+        assert open_coverage(project, ledger, "r").histogram() == {0: 0, 1: 6}
 
 
 def test_the_vectors_of_the_page() -> None:
