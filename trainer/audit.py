@@ -12,23 +12,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bitwitness.ledger import entries, merkle
+from bitwitness.ledger import entries
 from bitwitness.ledger.audit_rules import caught
 from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.envelope import seal
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 
 from . import records
 from .arithmetic import this_builds
+from .audit_work import AuditWork
 from .beacons import NONE, choose, obtain
 from .coverage import open_coverage
-from .examiner import Examiner, UnitResult
+from .examiner import Examiner
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
+from .outcome import UnitResult
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
 from .sample import Unit, select, units
@@ -52,6 +54,8 @@ class AuditReport:
     basis: str
     transcript: Commitment
     entry: int | None
+    resumed: bool = False
+    """Whether an audit that was stopped before was gone on with."""
     open_intents: tuple[int, ...] = ()
     """The entries of this auditor's earlier intents for the run that have no audit: they count as failed."""
     screened: Screened = field(default_factory=Screened)
@@ -112,17 +116,22 @@ def audit(
                     f"steps {first}:{last} are not in run {name}, which has steps 0 to {history.last_step}"
                 )
             named = NONE if beacon is None else choose(beacon, trust, round(time.time()))
-            announced = _announce(venue, ledger, history, (first, last), samples, named, drawn=steps is None)
+            work, announced = _announce(venue, ledger, history, (first, last), samples, named, drawn=steps is None)
         else:
             announced = _reopen(history, auditor.keyid, intent)
+            work = AuditWork.of(venue.work, ledger.entry(intent))
         unfinished = [index for index in unfinished if index != announced.index]
         said, given = announced.predicate, None
+        earlier = history.as_of(said["size"])
+        if earlier is not history:
+            history, faults = earlier, check_record(earlier, ledger.origin)
         if said["beacon"]["kind"] != "none":
             signed = venue.checkpoint(ledger)
             given = obtain(ledger, name, announced.index, said["beacon"], signed, trust, round_file)
         seed = sample_seed(announced.leaf_hash, b"" if given is None else given.value)
         chosen = _choose(history, seed, said["samples"], steps, said["last"])
-        examiner = Examiner(venue.material, history, threads, windows_at_once, Transcript(seed, auditor.keyid), faults)
+        transcribed = Transcript(seed, auditor.keyid)
+        examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work)
         screened = examiner.screen()
         results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
@@ -147,6 +156,7 @@ def audit(
         data = seal(entries.statement("audit", None, predicate), auditor)
         venue.refresh(ledger)
         entry = venue.conclude(ledger, data, _still_verified(venue.project, ledger, history, announced))
+        work.finish()
     return AuditReport(
         run=history.run,
         name=history.name,
@@ -157,6 +167,7 @@ def audit(
         basis=predicate["basis"],
         transcript=transcript,
         entry=entry,
+        resumed=work.resumed,
         open_intents=tuple(unfinished),
         screened=screened,
     )
@@ -191,25 +202,42 @@ def _announce(
     beacon: Json,
     *,
     drawn: bool,
-) -> Entry:
-    """Get the audit-intent into the log: the sample is drawn from its leaf hash. Its index is −1 if it is not there."""
-    asked = {"beacon": beacon, "run": history.run, "samples": samples, "signer": venue.auditor.keyid}
-    if (found := _handed_over(venue, ledger, history, asked)) is not None and drawn:
-        return found
-    predicate = {**asked, "first": span[0], "last": span[1], "size": ledger.size, "time": records.now()}
-    data = seal(entries.statement("audit-intent", None, predicate), venue.auditor)
-    index = venue.announce(ledger, data, drawn=drawn)
-    return Entry(-1 if index is None else index, "audit-intent", predicate, merkle.leaf_hash(data))
+) -> tuple[AuditWork, Entry]:
+    """Get the audit-intent into the log: the sample is drawn from its leaf hash. Its index is −1 if it is not there.
+
+    An audit like this one that was stopped before is gone on with: its intent, once made, is never drawn anew.
+    """
+    asked: Json = {"beacon": beacon, "run": history.run, "samples": samples}
+    asked |= {"first": 0} if drawn else {"first": span[0], "last": span[1]}
+    for work in AuditWork.unfinished(venue.work):
+        said = work.predicate
+        if said["signer"] != venue.auditor.keyid or any(said[name] != value for name, value in asked.items()):
+            continue
+        index = ledger.find(work.leaf_hash)
+        if index is not None and index not in history.open_intents(venue.auditor.keyid):
+            work.finish()  # it was answered; only this folder does not know
+            continue
+        return work, _hand_over(venue, ledger, work, index, drawn=drawn)
+    predicate = {
+        **asked,
+        "first": span[0],
+        "last": span[1],
+        "signer": venue.auditor.keyid,
+        "size": ledger.size,
+        "time": records.now(),
+    }
+    work = AuditWork.begin(venue.work, seal(entries.statement("audit-intent", None, predicate), venue.auditor))
+    return work, _hand_over(venue, ledger, work, None, drawn=drawn)
 
 
-def _handed_over(venue: Venue, ledger: Ledger, history: RunHistory, asked: dict[str, Any]) -> Entry | None:
-    """The intent of this very audit that waited for the log's owner, if the log has it now and nothing answers it."""
-    leaf = venue.pending(ledger)
-    for entry in history.about:
-        if entry.leaf_hash == leaf and entry.index in history.open_intents(venue.auditor.keyid):
-            said = entry.predicate
-            return entry if said["first"] == 0 and all(said[name] == value for name, value in asked.items()) else None
-    return None
+def _hand_over(venue: Venue, ledger: Ledger, work: AuditWork, index: int | None, *, drawn: bool) -> Entry:
+    if index is None:
+        try:
+            index = venue.announce(ledger, work.intent, drawn=drawn)
+        except EntryError:
+            work.finish()  # the log will never take it
+            raise
+    return Entry(-1 if index is None else index, "audit-intent", work.predicate, work.leaf_hash)
 
 
 def _reopen(history: RunHistory, auditor: str, index: int) -> Entry:

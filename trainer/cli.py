@@ -154,6 +154,8 @@ def audit(
     else:
         for line in _audit_lines(result):
             typer.echo(line)
+        if result.resumed:
+            typer.echo("note: this went on with the audit that was stopped before", err=True)
         if result.open_intents:
             typer.echo(_open_intents(result), err=True)
     raise typer.Exit(EXIT_STATUS.get(result.result, 2))
@@ -188,6 +190,7 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
         "run": report.run,
         "name": report.name,
         "entry": report.entry,
+        "resumed": report.resumed,
         "basis": report.basis,
         "steps": [
             {"step": step, "outcome": "mismatch" if unit.found and unit.found["step"] == step else "match"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bitwitness.kernels.errors import KernelError
@@ -17,50 +17,23 @@ from bitwitness.ledger.errors import BitwitnessError
 
 from . import records, start
 from .arithmetic import difference
+from .audit_work import AuditWork
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_dataset, training_windows
 from .history import RunHistory
 from .imports import contradiction
 from .material import Material
 from .memory import NotEnoughMemory, require_memory
+from .outcome import UnitResult
 from .record_check import Fault, unusual_start
 from .replay import compare, nearest_state, replay, stored_state
 from .sample import Unit
 from .screen import Screened, screen
 from .state import State, StateCommitment, StateMismatch, StateUnavailable
-from .step import NotFinite, NoTokens, Tap, Workspace
+from .step import NotFinite, NoTokens, PartialFold, Tap, Workspace
 from .transcript import Transcript
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class UnitResult:
-    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers.
-
-    `reason` goes into the ledger, so it names no file and no document; `detail` is for whoever runs the audit.
-    """
-
-    unit: Unit
-    outcome: str
-    compared: tuple[int, ...] = ()
-    reason: str | None = None
-    detail: str | None = None
-    found: Json | None = None
-    differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-
-    def to_json(self) -> Json:
-        result: Json = {
-            "cause": self.unit.cause,
-            "first": self.unit.first,
-            "last": self.unit.last,
-            "outcome": self.outcome,
-        }
-        if self.reason is not None:
-            result["reason"] = self.reason.encode("ascii", "replace").decode("ascii")[:200]
-        if self.found is not None:
-            result["found"] = self.found
-        return result
 
 
 @dataclass(frozen=True)
@@ -86,7 +59,12 @@ class Examiner:
         windows_at_once: int,
         transcript: Transcript,
         faults: list[Fault],
+        work: AuditWork | None = None,
     ) -> None:
+        """`work` keeps what is done, and may hold what was done before a stop."""
+        self.work = work
+        if work is not None:
+            transcript.restore(work.hashes)
         self.material, self.history, self.transcript = material, history, transcript
         self.stored = material.states(history)
         self.faults = list(faults)
@@ -155,9 +133,18 @@ class Examiner:
             def told(count: int, before: int = before) -> None:
                 report(before + count, total)
 
-            results.append(self._unit(unit, told))
+            results.append(self._once(unit, told))
             done += unit.last - unit.first + 1 if unit.last else 0
         return results
+
+    def _once(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
+        if self.work is None:
+            return self._unit(unit, report)
+        result = self.work.done(unit)
+        if result is None:
+            result = self._unit(unit, report)
+            self.work.finished_unit(result, self.transcript.hashes)
+        return result
 
     def _unit(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
         if self.workspace is None:
@@ -207,16 +194,40 @@ class _Examination:
         examiner = self.examiner
         if examiner.stream is None:
             return (examiner.data_problem or _Problem("unavailable", "the data is not at hand")).of(self.unit)
-        states = examiner.trusted_states()
-        state, _origin = nearest_state(self.history, examiner.stored, self.workspace, first - 1, states)
+        state, fold = self._begin()
         self.state = state
-        for replayed in replay(self.history, state, self.workspace, examiner.stream, last, self._tap):
+        steps = replay(self.history, state, self.workspace, examiner.stream, last, self._tap, fold, self._keep)
+        for replayed in steps:
             self.compared.append(replayed.step)
             report(replayed.step - first + 1)
             differences = replayed.differences or self._evaluations(state)
             if differences:
                 return self._mismatch(replayed.step, differences)
+            if replayed.step < last:
+                self._keep(None)
         return UnitResult(self.unit, "match", tuple(self.compared))
+
+    def _begin(self) -> tuple[State, PartialFold | None]:
+        """Where the unit stopped before, if that is whole and of the ledger's state; else the nearest stored state."""
+        examiner = self.examiner
+        if examiner.work is not None:
+            point = examiner.work.point(self.unit, State(self.workspace.layout))
+            if point is not None and self._is_ledgers(point.state):
+                self.compared = point.compared
+                return point.state, point.fold
+            examiner.transcript.restore(examiner.transcript.hashes[: examiner.work.begun])
+        states = examiner.trusted_states()
+        state, _origin = nearest_state(self.history, examiner.stored, self.workspace, self.unit.first - 1, states)
+        return state, None
+
+    def _is_ledgers(self, state: State) -> bool:
+        expected = self.history.state(state.control.step)
+        return state.commit(optimizer=expected.optimizer is not None) == expected
+
+    def _keep(self, fold: PartialFold | None) -> None:
+        work, state = self.examiner.work, self.state
+        if work is not None and state is not None and work.due():
+            work.keep(self.unit, self.compared, state, fold, self.examiner.transcript.hashes)
 
     def _evaluations(self, state: State) -> dict[str, tuple[Any, Any]]:
         """Compute the held-out losses that the ledger has of this state again, where the data is at hand."""

@@ -58,6 +58,15 @@ class RunHistory:
         self.evals = [e for e in entries if e.kind == "eval"]
         self.resumes = [e for e in entries if e.kind == "resume"]
 
+    def as_of(self, size: int) -> RunHistory:
+        """The run as the first `size` entries of the ledger tell it."""
+        entries = [entry for entry in self.entries if entry.index < size]
+        if len(entries) == len(self.entries) and all(entry.index < size for entry in self.about):
+            return self
+        earlier = RunHistory(self.run, entries, [entry for entry in self.about if entry.index < size])
+        earlier.datasets = self.datasets
+        return earlier
+
     @cached_property
     def config(self) -> RunConfig:
         return config_from_ledger(self.genesis["config"])

@@ -26,7 +26,7 @@ from .state import (
     load_state,
     load_weights,
 )
-from .step import StepRecord, Tap, Workspace, step
+from .step import AfterShard, PartialFold, StepRecord, Tap, Workspace, step
 
 
 class ReplayMismatch(FoundWrong):
@@ -105,9 +105,12 @@ def replay(
     stream: WindowStream,
     last: int,
     tap: Callable[[int], Tap | None] = lambda number: None,
+    fold: PartialFold | None = None,
+    after_shard: AfterShard | None = None,
 ) -> Iterator[Replayed]:
     """Compute the steps after `state` up to `last` again, checking the data that each reads, and compare each.
 
+    `fold` holds what was computed of the first of them already; `after_shard` is told of each shard.
     After a mismatch the iteration ends: the states that follow descend from another one.
     """
     per_step = workspace.config.data.windows_per_step
@@ -115,7 +118,8 @@ def replay(
         cursor = state.control.cursor
         stream.check_samples(cursor, per_step)
         number = state.control.step + 1
-        record = step(state, stream, workspace, tap(number))
+        record = step(state, stream, workspace, tap(number), fold, after_shard)
+        fold = None
         expected = history.computed(number)
         commitment = state.commit(optimizer="optimizer" in expected)
         differences = compare(expected, records.computed_step(record, commitment))

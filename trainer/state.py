@@ -173,13 +173,13 @@ def load_state(folder: Path, layout: Layout, control: Control) -> State:
     state = State(layout)
     state.control = control
     for name, tensors in _files(state).items():
-        _load(folder / name, tensors)
+        load_tensors(folder / name, tensors)
     return state
 
 
 def load_weights(path: Path, state: State) -> None:
     """Fill the weights of `state` from a file that holds exactly them. Raises StateUnavailable or StateMismatch."""
-    _load(path, state.layout.tensors(state.params))
+    load_tensors(path, state.layout.tensors(state.params))
 
 
 def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:
@@ -191,7 +191,7 @@ def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:
     }
 
 
-def _load(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def load_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Fill `tensors` from a safetensors file that holds exactly them. Anything but a regular file is refused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO would be waited for

@@ -227,14 +227,36 @@ def _outputs(program: Program) -> dict[str, torch.Tensor]:
     return {buffer.name: torch.zeros(buffer.shape, dtype=dtypes[buffer.dtype]) for buffer in outputs}
 
 
-def step(state: State, windows: Windows, workspace: Workspace, tap: Tap | None = None) -> StepRecord:
+@dataclass
+class PartialFold:
+    """A step's fold as far as it came: the next shard, the roots of the complete subtrees so far, the sums."""
+
+    shard: int = 0
+    stack: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    total: float = 0.0
+    tokens: int = 0
+
+
+AfterShard = Callable[[PartialFold], None]
+"""Told after each shard how far the fold came; what it holds changes with the next one."""
+
+
+def step(
+    state: State,
+    windows: Windows,
+    workspace: Workspace,
+    tap: Tap | None = None,
+    fold: PartialFold | None = None,
+    after_shard: AfterShard | None = None,
+) -> StepRecord:
     """Advance `state` in place by one update and return what was computed.
 
-    Reads windows cursor … cursor + S·W − 1. Raises NotFinite (state untouched) and NoTokens.
+    Reads windows cursor … cursor + S·W − 1, or, where `fold` holds the first shards of this very step already, the
+    rest. Raises NotFinite (state untouched) and NoTokens.
     """
     config = workspace.config
     number = state.control.step + 1
-    gradient, loss, tokens = folded_gradient(state, windows, workspace, tap)
+    gradient, loss, tokens = folded_gradient(state, windows, workspace, tap, fold, after_shard)
     if tokens == 0:
         workspace.release(gradient)
         raise NoTokens(f"step {number}: every target is ignored; check reset_documents and the dataset")
@@ -254,7 +276,12 @@ def step(state: State, windows: Windows, workspace: Workspace, tap: Tap | None =
 
 
 def folded_gradient(
-    state: State, windows: Windows, workspace: Workspace, tap: Tap | None = None
+    state: State,
+    windows: Windows,
+    workspace: Workspace,
+    tap: Tap | None = None,
+    fold: PartialFold | None = None,
+    after_shard: AfterShard | None = None,
 ) -> tuple[torch.Tensor, float, int]:
     """Fold the step's shard gradients; return (gradient [n], sum of losses, valid tokens).
 
@@ -262,21 +289,24 @@ def folded_gradient(
     """
     data, cursor = workspace.config.data, state.control.cursor
     weights = workspace.weights(state.params)
-    stack: list[tuple[int, torch.Tensor]] = []
-    total, tokens = 0.0, 0
-    for shard in range(data.shards):
+    fold = fold or PartialFold()
+    stack = fold.stack
+    for shard in range(fold.shard, data.shards):
         first = cursor + shard * data.windows_per_shard
         gradient, loss, count = workspace.shard_gradient(weights, windows, first)
         if tap is not None:
             for name, values in workspace.tapped(gradient):
                 tap(f"shard/{shard}/{name}", values)
-        total, tokens = total + loss, tokens + count
+        fold.total, fold.tokens = fold.total + loss, fold.tokens + count
         stack.append((1, gradient))
         while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
             _merge(stack, workspace)
+        fold.shard = shard + 1
+        if after_shard is not None and fold.shard < data.shards:
+            after_shard(fold)
     while len(stack) > 1:
         _merge(stack, workspace)
-    return stack[0][1], total, tokens
+    return stack[0][1], fold.total, fold.tokens
 
 
 def _merge(stack: list[tuple[int, torch.Tensor]], workspace: Workspace) -> None:

@@ -26,6 +26,15 @@ class Transcript:
         self._key = hashlib.sha256(_DOMAIN + seed + bytes.fromhex(auditor)).digest()
         self._hashes: list[bytes] = []
 
+    @property
+    def hashes(self) -> list[bytes]:
+        """The leaf hashes so far, 32 bytes each."""
+        return self._hashes
+
+    def restore(self, hashes: list[bytes]) -> None:
+        """Go on from the leaf hashes that the same transcript had before."""
+        self._hashes = list(hashes)
+
     def tap(self, step: int, name: str, values: torch.Tensor) -> None:
         """Add one tap: float32 values, row-major, as little-endian bytes."""
         mac = hmac.new(self._key, byte_view(values), hashlib.sha256).hexdigest()

@@ -7,6 +7,7 @@ known, and the result.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from bitwitness.ledger import merkle
@@ -25,12 +26,11 @@ class Venue(Protocol):
     """Its ledger file, policy and folders; a mirror's have no keys."""
     auditor: Signer
     material: Material
+    work: Path
+    """Where audits that are not finished keep what they have (audit_work.py)."""
 
     def open(self) -> Ledger:
         """The ledger file, as new as the log is."""
-
-    def pending(self, ledger: Ledger) -> bytes | None:
-        """The leaf hash of an intent that was handed over before: this audit goes on with it once the log holds it."""
 
     def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
         """Get the intent into the log, so that `ledger` holds it; return its index.
@@ -57,14 +57,12 @@ class LocalVenue:
     def __init__(self, project: Project, auditor: Signer | None = None) -> None:
         self.project = project
         self.material: Material = LocalMaterial(project)
+        self.work = project.root / "audits"
         self.auditor = auditor or project.signer("auditor")
         self._log = project.signer("log")
 
     def open(self) -> Ledger:
         return self.project.open_ledger(writable=True)
-
-    def pending(self, ledger: Ledger) -> bytes | None:
-        return None
 
     def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
         return ledger.append([entry])[0]

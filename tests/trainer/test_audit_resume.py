@@ -1,0 +1,156 @@
+"""Audits that were stopped go on where they were, inside a step, to the transcript of one that was not stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.project import Project
+from bitwitness.trainer import audit_work
+from bitwitness.trainer.audit import audit
+from bitwitness.trainer.audit_work import AuditWork
+from bitwitness.trainer.examiner import Examiner
+from bitwitness.trainer.history import open_verified_run
+from bitwitness.trainer.material import LocalMaterial
+from bitwitness.trainer.run import train
+from bitwitness.trainer.sample import Unit
+from bitwitness.trainer.step import Workspace
+from bitwitness.trainer.transcript import Transcript
+
+from .conftest import small_config
+
+KILLED = """
+import os, signal, sys
+from bitwitness.ledger.project import Project
+from bitwitness.trainer import audit, audit_work, step
+audit_work.INTERVAL = 0.0
+audit_work._SHARE = 0.0
+honest, done = step.Workspace.shard_gradient, []
+def shard_gradient(*given):
+    done.append(1)
+    if len(done) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return honest(*given)
+step.Workspace.shard_gradient = shard_gradient
+audit.audit(Project.find(sys.argv[1]), "r", samples=9, threads=1)
+"""
+
+
+@pytest.fixture
+def trained(project: Project) -> Project:
+    train(project, small_config(commit_optimizer_every=2), threads=2)
+    return project
+
+
+def kill_at(project: Project, shard: int) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", KILLED, str(project.root), str(shard)], cwd=root, capture_output=True)
+    assert done.returncode == -9, done.stderr
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the shards that are computed from here on."""
+    done: list[int] = []
+    honest = Workspace.shard_gradient
+
+    def shard_gradient(self: Workspace, *given: Any) -> Any:
+        done.append(1)
+        return honest(self, *given)
+
+    monkeypatch.setattr(Workspace, "shard_gradient", shard_gradient)
+    return done
+
+
+def unbroken(project: Project, seed: bytes) -> Any:
+    """The transcript of the same audit without a stop."""
+    with project.open_ledger() as ledger:
+        history = open_verified_run(project, ledger, "r")
+    transcript = Transcript(seed, project.signer("auditor").keyid)
+    examiner = Examiner(LocalMaterial(project), history, 1, 0, transcript, [])
+    chosen = [Unit(0, 0, "init"), Unit(1, 2, "sample"), Unit(3, 4, "sample"), Unit(5, 6, "last")]
+    assert all(result.outcome == "match" for result in examiner.examine(chosen, lambda done, total: None))
+    return transcript.commit()
+
+
+@pytest.mark.parametrize("shard", [5, 7])
+def test_a_killed_audit_goes_on_to_the_same_transcript(
+    trained: Project, monkeypatch: pytest.MonkeyPatch, shard: int
+) -> None:
+    kill_at(trained, shard)
+    computed = counted(monkeypatch)
+    report = audit(trained, "r", samples=9, threads=2)
+    assert report.resumed and report.result == "match" and report.compared == (1, 2, 3, 4, 5, 6)
+    assert len(computed) == 18 - (shard - 1)  # 6 steps of 3 shards; nothing is computed twice
+    assert not report.open_intents
+    with trained.open_ledger() as ledger:
+        assert report.entry is not None
+        said = open_envelope(ledger.entry(report.entry)).statement["predicate"]
+    assert report.transcript == unbroken(trained, bytes.fromhex(said["seed"]))
+    assert not list((trained.root / "audits").iterdir())
+    assert not audit(trained, "r", samples=9, threads=2).resumed
+
+
+def test_what_was_kept_is_checked(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_at(trained, 6)
+    (point,) = (trained.root / "audits").glob("*/point-*.safetensors")
+    data = bytearray(point.read_bytes())
+    data[-5] ^= 1
+    point.write_bytes(data)
+    computed = counted(monkeypatch)
+    report = audit(trained, "r", samples=9, threads=2)
+    assert report.resumed and report.result == "match" and len(computed) == 18  # the unit begins anew
+    with trained.open_ledger() as ledger:
+        assert report.entry is not None
+        said = open_envelope(ledger.entry(report.entry)).statement["predicate"]
+    assert report.transcript == unbroken(trained, bytes.fromhex(said["seed"]))
+
+
+@pytest.mark.parametrize("file", ["progress.json", "intent.json"])
+def test_a_damaged_folder_costs_time_and_nothing_else(
+    trained: Project, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    kill_at(trained, 6)
+    (path,) = (trained.root / "audits").glob(f"*/{file}")
+    path.write_bytes(path.read_bytes()[:-7])
+    report = audit(trained, "r", samples=9, threads=2)
+    assert report.result == "match" and report.compared == (1, 2, 3, 4, 5, 6)
+    # Without its intent the stopped audit is another one, which stays open.
+    assert len(report.open_intents) == (file == "intent.json")
+
+
+def test_an_audit_that_goes_on_is_of_the_run_as_it_was(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bitwitness.trainer import run as running
+
+    honest = running.step
+    monkeypatch.setattr(running, "step", lambda *given: _stop_after(4, honest, *given))
+    train(project, small_config(), threads=2)
+    monkeypatch.undo()
+    kill_at(project, 6)
+    train(project, small_config(), threads=2, resume=True)
+    report = audit(project, "r", samples=9, threads=2)
+    assert report.resumed and report.result == "match" and report.total == 4
+
+
+def _stop_after(last: int, honest: Any, state: Any, *given: Any) -> Any:
+    import os
+    import signal
+
+    if state.control.step + 1 == last:
+        os.kill(os.getpid(), signal.SIGINT)
+    return honest(state, *given)
+
+
+def test_points_are_kept_at_an_interval(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    honest = AuditWork.keep
+    monkeypatch.setattr(AuditWork, "keep", lambda self, *given: (kept.append(1), honest(self, *given)))
+    assert audit(trained, "r", samples=9, threads=2).result == "match" and not kept
+    monkeypatch.setattr(audit_work, "INTERVAL", 0.0)
+    monkeypatch.setattr(audit_work, "_SHARE", 0.0)
+    assert audit(trained, "r", samples=9, threads=2).result == "match"
+    assert len(kept) == 6 * 2 + 3  # after each shard but a step's last, and each step but a unit's last

@@ -1,0 +1,219 @@
+"""What an audit leaves behind while it runs, so that one that was stopped goes on where it was: to the same transcript.
+
+A folder for each announced audit, gone when its result is handed over:
+
+intent.json            the signed intent, written before anybody else sees it
+progress.json          the outcomes so far, and where the unit in hand stands; replaced as a whole
+transcript.bin         the leaf hashes of the transcript, of which progress.json says how many count
+point-N.safetensors    weights and moments, and the gradients folded so far where the stop was inside a step
+
+It is the auditor's own, and still nothing is taken from it unchecked: tensors must have the digests that progress.json
+states, and the state must be the ledger's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bitwitness.ledger import merkle
+from bitwitness.ledger.commitments import byte_view, tensor_digest
+from bitwitness.ledger.envelope import MAX_ENTRY, open_envelope
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.jcs import f64_from_hex, f64_hex
+from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.safetensors_header import write_file
+from bitwitness.ledger.tile_export import write_whole
+
+from .outcome import UnitResult
+from .sample import Unit
+from .state import Control, State, load_tensors
+from .step import PartialFold
+
+INTERVAL = 60.0
+"""Seconds between two points; more where writing one takes long."""
+_SHARE = 20.0
+_LIMIT = 1 << 28
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Point:
+    """Where a unit stands: the steps compared, the state after the last one, and the step in hand as far as it came."""
+
+    compared: list[int]
+    state: State
+    fold: PartialFold | None
+
+
+@dataclass
+class AuditWork:
+    """The folder of one announced audit."""
+
+    folder: Path
+    intent: bytes
+    results: list[UnitResult] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    """The transcript up to the last point."""
+    begun: int = 0
+    """How long the transcript was when the unit in hand began."""
+    resumed: bool = False
+    _point: Json | None = None
+    _number: int = 0
+    _last: float = field(default_factory=time.monotonic)
+    _cost: float = 0.0
+
+    @property
+    def predicate(self) -> Json:
+        predicate: Json = open_envelope(self.intent).statement["predicate"]
+        return predicate
+
+    @property
+    def leaf_hash(self) -> bytes:
+        return merkle.leaf_hash(self.intent)
+
+    @classmethod
+    def begin(cls, root: Path, intent: bytes) -> AuditWork:
+        """Keep an intent that is about to be announced."""
+        folder = root / merkle.leaf_hash(intent).hex()[:32]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "intent.json", intent)
+        return cls(folder, intent)
+
+    @classmethod
+    def of(cls, root: Path, intent: bytes) -> AuditWork:
+        """What there is of the audit that this intent announced, else a new folder for it."""
+        found = (work for work in cls.unfinished(root) if work.intent == intent)
+        return next(found, None) or cls.begin(root, intent)
+
+    @classmethod
+    def unfinished(cls, root: Path) -> Iterator[AuditWork]:
+        """Every audit that was announced and not finished. What cannot be read is passed over."""
+        for folder in sorted(root.glob("*")):
+            try:
+                intent = read_regular(folder / "intent.json", MAX_ENTRY)
+                open_envelope(intent)
+            except (OSError, BitwitnessError):
+                continue
+            work = cls(folder, intent, resumed=True)
+            try:
+                work._read()
+            except (OSError, BitwitnessError, ValueError, KeyError, TypeError):
+                work = cls(folder, intent, resumed=True)
+            yield work
+
+    def finish(self) -> None:
+        """The result is out of this program's hands."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- going on ------------------------------------------------------------------------------------------------
+
+    def done(self, unit: Unit) -> UnitResult | None:
+        """The outcome of a unit that was replayed before the stop."""
+        return next((result for result in self.results if result.unit == unit), None)
+
+    def point(self, unit: Unit, state: State) -> Point | None:
+        """Where this unit stopped, read into `state`; None if it had not begun, or if what was kept is damaged."""
+        if self._point is None or Unit(**self._point["unit"]) != unit:
+            return None
+        kept, self._point = self._point, None
+        try:
+            return self._load(kept, state)
+        except (BitwitnessError, OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _load(self, kept: Json, state: State) -> Point | None:
+        said = kept["fold"]
+        stack = [] if said is None else [(count, torch.empty_like(state.params)) for count in said["counts"]]
+        tensors = _tensors(state, stack)
+        load_tensors(self.folder / kept["file"], tensors)
+        if {name: tensor_digest(byte_view(tensor)) for name, tensor in tensors.items()} != kept["digests"]:
+            return None
+        state.control = Control(**kept["control"])
+        fold = None if said is None else PartialFold(said["shard"], stack, f64_from_hex(said["total"]), said["tokens"])
+        return Point(list(kept["compared"]), state, fold)
+
+    def _read(self) -> None:
+        said = json.loads(read_regular(self.folder / "progress.json", _LIMIT))
+        count = int(said["transcript"])
+        data = read_regular(self.folder / "transcript.bin", _LIMIT)[: merkle.HASH_SIZE * count]
+        if hashlib.sha256(data).hexdigest() != said["digest"]:
+            raise ValueError("the transcript is damaged")
+        self.results = [UnitResult.restored(item) for item in said["results"]]
+        self.hashes = [data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE)]
+        self.begun, self._point, self._number = int(said["begun"]), said["point"], int(said["number"])
+
+    # -- keeping -------------------------------------------------------------------------------------------------
+
+    def due(self) -> bool:
+        """Whether it is time for a point."""
+        return time.monotonic() - self._last >= max(INTERVAL, _SHARE * self._cost)
+
+    def finished_unit(self, result: UnitResult, hashes: list[bytes]) -> None:
+        """Keep a unit's outcome, with the transcript so far."""
+        self.results.append(result)
+        self.begun = len(hashes)
+        self._write(hashes, None)
+
+    def keep(
+        self, unit: Unit, compared: list[int], state: State, fold: PartialFold | None, hashes: list[bytes]
+    ) -> None:
+        """Keep where a unit stands. Whatever happens meanwhile, the last whole point stays."""
+        started = self._last = time.monotonic()
+        self._number += 1
+        tensors = _tensors(state, [] if fold is None else fold.stack)
+        file = f"point-{self._number}.safetensors"
+        views = {name: ("F32", tuple(tensor.shape), byte_view(tensor)) for name, tensor in tensors.items()}
+        try:
+            (self.folder / file).unlink(missing_ok=True)
+            write_file(self.folder / file, views)
+        except OSError:  # no room, say: the last point stays
+            return
+        point = {
+            "compared": compared,
+            "control": state.control.to_json(),
+            "digests": {name: tensor_digest(byte_view(tensor)) for name, tensor in tensors.items()},
+            "file": file,
+            "fold": None
+            if fold is None
+            else {
+                "counts": [count for count, _gradient in fold.stack],
+                "shard": fold.shard,
+                "tokens": fold.tokens,
+                "total": f64_hex(fold.total),
+            },
+            "unit": {"first": unit.first, "last": unit.last, "cause": unit.cause},
+        }
+        self._write(hashes, point)
+        self._last = time.monotonic()
+        self._cost = self._last - started
+
+    def _write(self, hashes: list[bytes], point: Json | None) -> None:
+        data = b"".join(hashes)
+        write_whole(self.folder / "transcript.bin", data)
+        progress = {
+            "begun": self.begun,
+            "digest": hashlib.sha256(data).hexdigest(),
+            "number": self._number,
+            "point": point,
+            "results": [result.kept() for result in self.results],
+            "transcript": len(hashes),
+        }
+        write_whole(self.folder / "progress.json", json.dumps(progress).encode("utf-8"))
+        for path in self.folder.glob("point-*"):
+            if point is None or path.name != point["file"]:
+                path.unlink(missing_ok=True)
+
+
+def _tensors(state: State, stack: list[tuple[int, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    folded = {f"fold.{number}": gradient for number, (_count, gradient) in enumerate(stack)}
+    return {"params": state.params, "m": state.m, "v": state.v, **folded}

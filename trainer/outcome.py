@@ -1,0 +1,66 @@
+"""What came of one unit of an audit: for the ledger, for people, and for the audit that goes on after a stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .sample import Unit
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """One unit's outcome: match, mismatch, unavailable, redacted or inconclusive; only match covers.
+
+    `reason` goes into the ledger, so it names no file and no document; `detail` is for whoever runs the audit.
+    """
+
+    unit: Unit
+    outcome: str
+    compared: tuple[int, ...] = ()
+    reason: str | None = None
+    detail: str | None = None
+    found: Json | None = None
+    differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        result: Json = {
+            "cause": self.unit.cause,
+            "first": self.unit.first,
+            "last": self.unit.last,
+            "outcome": self.outcome,
+        }
+        if self.reason is not None:
+            result["reason"] = self.reason.encode("ascii", "replace").decode("ascii")[:200]
+        if self.found is not None:
+            result["found"] = self.found
+        return result
+
+    def kept(self) -> Json:
+        """All of it, as plain JSON."""
+        return {
+            "cause": self.unit.cause,
+            "compared": list(self.compared),
+            "detail": self.detail,
+            "differences": {name: list(values) for name, values in self.differences.items()},
+            "first": self.unit.first,
+            "found": self.found,
+            "last": self.unit.last,
+            "outcome": self.outcome,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def restored(cls, kept: Json) -> UnitResult:
+        """What `kept` gave."""
+        return cls(
+            Unit(kept["first"], kept["last"], kept["cause"]),
+            kept["outcome"],
+            tuple(kept["compared"]),
+            kept["reason"],
+            kept["detail"],
+            kept["found"],
+            {name: (values[0], values[1]) for name, values in kept["differences"].items()},
+        )
