@@ -29,6 +29,7 @@ class Function:
 FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "cos2pi": Function(1),
+        "erf": Function(1, ("exp",)),
         "exp": Function(1),
         "log": Function(1),
         "normal": Function(1, ("cos2pi", "log", "philox4x32-10", "sin2pi")),

@@ -79,7 +79,7 @@ def _operand(rows: int, blocks: int) -> tuple[I16, F32]:
     return np.zeros((rows, 128 * blocks), np.int16), _empty(rows, blocks)
 
 
-def _ints(values: list[int]) -> I32:
+def _ints(values: list[int] | list[list[int]]) -> I32:
     return np.array(values, np.int32)
 
 
@@ -98,7 +98,11 @@ def _operators(values: Callable[..., F32], threads: int) -> Iterator[tuple[str, 
         return op, [array for array in operands if array.dtype == np.float32 or op.startswith("bfp")]
 
     yield run("fill", _empty(100), value=0.1)
+    yield run("copy", values("a", 100), _empty(100))
     yield run("add", values("a", 100), values("b", 100), _empty(100))
+    yield run("mul", values("a", 100), values("b", 100), _empty(100))
+    yield run("add_bias", values("a", 20, 37), values("b", 37), _empty(20, 37))
+    yield run("bias_backward", values("a", 600, 5), values("b", 5), segment=300)
     a, b = values("a", 13, 515), values("b", 515, 35)
     yield run("matmul_nn", a, b, values("c", 13, 35), accumulate=1)
     yield run("matmul_nt", a, np.ascontiguousarray(b.T), _empty(13, 35), accumulate=0)
@@ -125,8 +129,17 @@ def _operators(values: Callable[..., F32], threads: int) -> Iterator[tuple[str, 
     yield run("rmsnorm", x, gain, y, r, epsilon=1e-5)
     yield run("rmsnorm_backward", x, gain, r, dy, z, _empty(rows, width), gain.copy(), segment=7)
     yield run("add_rmsnorm", x, z, gain, h, y, r, epsilon=1e-5)
+    mean = _empty(rows)
+    yield run("layernorm", x, gain, y, mean, r, epsilon=1e-5)
+    yield run("layernorm_backward", x, gain, mean, r, dy, z, _empty(rows, width), gain.copy(), segment=7)
     yield run("swiglu", values("ab", rows, 2 * width), _empty(rows, width))
     yield run("swiglu_backward", values("ab", rows, 2 * width), dy, _empty(rows, 2 * width))
+    wide = values("wide", 1000)
+    for name in ("silu", "gelu", "gelu_tanh"):
+        yield run(name, wide, _empty(1000))
+        yield run(name + "_backward", wide, values("dy", 1000), _empty(1000))
+    at = _ints([[n, -1 - n, 7 * n] for n in range(rows)])
+    yield run("dropout", x, at, _empty(rows, width), p=0.3, scale=1 / 0.7, key0=123, key1=2**32 - 5)
     target = _ints([-1 if row % 5 == 4 else int(ids[row]) for row in range(rows)])
     logits = values("logits", rows, vocabulary)
     yield run("cross_entropy_loss", logits, target, _empty(rows), _empty(rows), z_loss=1e-4)
@@ -157,7 +170,7 @@ def _functions() -> Iterator[tuple[str, list[F32]]]:
     every = np.concatenate([bits, np.array(AWKWARD, np.uint32)]).view(np.float32)
     unit = np.empty(5000, np.float32)
     philox.uniform(unit, philox.derive_key(0, "selftest", "unit"))
-    for name in ("exp", "log", "sigmoid", "sin2pi", "cos2pi"):
+    for name in ("exp", "log", "sigmoid", "erf", "sin2pi", "cos2pi"):
         x = unit if name.endswith("2pi") else every
         y = np.empty_like(x)
         _native.apply(name, x, y)

@@ -1,4 +1,4 @@
-// exp, log, sin2pi, cos2pi and sigmoid from + − × ÷ fma and integer steps alone (docs/arithmetic.md, Functions).
+// exp, log, sin2pi, cos2pi, sigmoid and erf from + − × ÷ fma and integer steps alone (docs/arithmetic.md, Functions).
 //
 // Each is one template over V = Vf (a vector) or V = float: the same sequence of operations, hence the same bits.
 // The coefficients are minimax fits, rounded to binary32 one by one from the lowest power up, each rounding
@@ -110,5 +110,33 @@ template <class V> BW_INLINE V sin2pi(V u) { V s, c; sincos2pi(u, &s, &c); retur
 template <class V> BW_INLINE V cos2pi(V u) { V s, c; sincos2pi(u, &s, &c); return c; }
 
 template <class V> BW_INLINE V sigmoid(V a) { return 1.0f / (1.0f + exp(-a)); }
+
+// erf x, the error function. At most 0.96 ULP; ±1 from 4 on, where it rounds to that; NaN for NaN.
+template <class V> BW_INLINE V erf(V x) {
+  const Integers<V> sign = bits(x) & INT32_MIN;
+  const V a = from_bits<V>(bits(x) ^ sign);
+  const V z = a * a;
+  V p = splat<V>(0x1.4f8e58p-14f);  // erf(a)/a − 1 in z, below 15/16
+  p = fma(p, z, splat<V>(-0x1.a6126ep-11f));
+  p = fma(p, z, splat<V>(0x1.544aa8p-8f));
+  p = fma(p, z, splat<V>(-0x1.b80120p-6f));
+  p = fma(p, z, splat<V>(0x1.ce2d64p-4f));
+  p = fma(p, z, splat<V>(-0x1.812740p-2f));
+  p = fma(p, z, splat<V>(0x1.06eba8p-3f));
+  const V small = fma(p, a, a);
+  V q = splat<V>(0x1.97b4f6p-17f);  // −ln(erfc a)/a − 1 in a, from there to 4
+  q = fma(q, a, splat<V>(-0x1.5c1e26p-12f));
+  q = fma(q, a, splat<V>(0x1.e24fc2p-9f));
+  q = fma(q, a, splat<V>(-0x1.869b68p-6f));
+  q = fma(q, a, splat<V>(0x1.b3850ap-4f));
+  q = fma(q, a, splat<V>(0x1.452b58p-1f));
+  q = fma(q, a, splat<V>(0x1.077ff2p-3f));
+  const V u = fma(q, a, a);
+  const V lost = fma(q, a, a - u);  // q·a + a = u + lost
+  const V e = exp(-u);
+  V y = a < 0.9375f ? small : 1.0f - fma(-e, lost, e);
+  y = a > 4.0f ? splat<V>(1.0f) : y;
+  return x == x ? from_bits<V>(bits(y) ^ sign) : splat<V>(kNaN);
+}
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -5,7 +5,7 @@ this package shares nothing with the C++ operators that it judges: no float unit
 
     binary32     add, sub, mul, div, sqrt, fma: one rounding each
     sums         the block sum of contractions, the row sum
-    functions    exp, log, sin2pi, cos2pi, sigmoid
+    functions    exp, log, sin2pi, cos2pi, sigmoid, erf
     philox       random words, uniform, normal, truncated normal, permutation
     elementwise, matmul, bfp, norm, attention, loss    the operators
 """
@@ -24,7 +24,11 @@ from bitwitness.kernels.reference import bfp, elementwise, loss, matmul, norm
 OPERATORS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
         "fill": elementwise.fill,
+        "copy": elementwise.copy,
         "add": elementwise.add,
+        "mul": elementwise.mul,
+        "add_bias": elementwise.add_bias,
+        "bias_backward": elementwise.bias_backward,
         "matmul_nn": matmul.matmul_nn,
         "matmul_nt": matmul.matmul_nt,
         "matmul_tn": matmul.matmul_tn,
@@ -38,11 +42,20 @@ OPERATORS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "rmsnorm": norm.rmsnorm,
         "add_rmsnorm": norm.add_rmsnorm,
         "rmsnorm_backward": norm.rmsnorm_backward,
+        "layernorm": norm.layernorm,
+        "layernorm_backward": norm.layernorm_backward,
         "rope": norm.rope,
         "attention": _attention.attention,
         "attention_backward": _attention.attention_backward,
         "swiglu": elementwise.swiglu,
         "swiglu_backward": elementwise.swiglu_backward,
+        "silu": elementwise.silu,
+        "silu_backward": elementwise.silu_backward,
+        "gelu": elementwise.gelu,
+        "gelu_backward": elementwise.gelu_backward,
+        "gelu_tanh": elementwise.gelu_tanh,
+        "gelu_tanh_backward": elementwise.gelu_tanh_backward,
+        "dropout": elementwise.dropout,
         "cross_entropy": loss.cross_entropy,
         "cross_entropy_loss": loss.cross_entropy_loss,
         "sum_squares": elementwise.sum_squares,
@@ -51,7 +64,7 @@ OPERATORS: Mapping[str, Callable[..., None]] = MappingProxyType(
 )
 """Operator name -> definition, operands and attributes as in docs/arithmetic.md."""
 
-FLOAT_ATTRIBUTES = frozenset({"value", "epsilon", "scale", "z_loss"})
+FLOAT_ATTRIBUTES = frozenset({"value", "epsilon", "scale", "z_loss", "p"})
 
 
 def call(name: str, *arrays: "np.ndarray[Any, Any]", **attributes: float) -> None:

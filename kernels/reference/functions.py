@@ -1,4 +1,4 @@
-"""exp, log, sin2pi, cos2pi, sigmoid from `+ - * / fma` and integer steps (docs/arithmetic.md, "Functions").
+"""exp, log, sin2pi, cos2pi, sigmoid, erf from `+ - * / fma` and integer steps (docs/arithmetic.md, "Functions").
 
 The sequence of operations is the definition: kernels/csrc/functions.h is the same one, and both are at most
 1 ULP from the true value (tests/kernels/test_functions.py). Coefficients are binary32 numbers in C's hex
@@ -48,6 +48,14 @@ HALF_PI = _constant("0x1.921fb6p+0")
 # sin(pi/2 r) / r - HALF_PI in r^2; the last one is what pi/2 loses in binary32.
 SIN = _constants("0x1.465d3ep-13 -0x1.32b45cp-8 0x1.466b82p-4 -0x1.4abbcep-1 -0x1.777a5cp-25")
 COS = _constants("0x1.d684a8p-11 -0x1.55b7cep-6 0x1.03c1b8p-2 -0x1.3bd3ccp+0 0x1p+0")
+
+ERF_TURN = host.bits_f32(0.9375)
+ERF_SMALL = _constants(
+    "0x1.4f8e58p-14 -0x1.a6126ep-11 0x1.544aa8p-8 -0x1.b80120p-6 0x1.ce2d64p-4 -0x1.812740p-2 0x1.06eba8p-3"
+)
+ERF_LARGE = _constants(
+    "0x1.97b4f6p-17 -0x1.5c1e26p-12 0x1.e24fc2p-9 -0x1.869b68p-6 0x1.b3850ap-4 0x1.452b58p-1 0x1.077ff2p-3"
+)
 
 
 def _polynomial(coefficients: Sequence[int], x: int) -> int:
@@ -129,3 +137,19 @@ def cos2pi(u: int) -> int:
 def sigmoid(a: int) -> int:
     """1 / (1 + exp(-a))."""
     return f32.div(f32.ONE, f32.add(f32.ONE, exp(f32.neg(a))))
+
+
+def erf(x: int) -> int:
+    """The error function; its sign is that of x."""
+    if f32.is_nan(x):
+        return f32.NAN
+    sign, a = x & 0x80000000, x & 0x7FFFFFFF
+    if f32.greater(a, FOUR):
+        return sign | f32.ONE
+    if f32.greater(ERF_TURN, a):
+        return sign | f32.fma(_polynomial(ERF_SMALL, f32.mul(a, a)), a, a)
+    q = _polynomial(ERF_LARGE, a)
+    u = f32.fma(q, a, a)
+    lost = f32.fma(q, a, f32.sub(a, u))  # q a + a = u + lost
+    e = exp(f32.neg(u))
+    return sign | f32.sub(f32.ONE, f32.fma(f32.neg(e), lost, e))

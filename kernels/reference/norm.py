@@ -1,4 +1,4 @@
-"""RMSNorm, forward and backward, and the rotary embedding (docs/arithmetic.md, "Operators")."""
+"""RMSNorm and layer norm, forward and backward, and the rotary embedding (docs/arithmetic.md, "Operators")."""
 
 from bitwitness.kernels.reference import binary32 as f32
 from bitwitness.kernels.reference import sums
@@ -36,6 +36,36 @@ def rmsnorm_backward(
             gradient = f32.fma(f32.neg(x_j), c, f32.mul(scaled[j], r[i]))
             dx[i][j] = f32.add(dz[i][j], gradient)
         normalized.append([f32.mul(x_j, r[i]) for x_j in row])
+    for j in range(len(g)):
+        dg[j] = sums.blocksum([row[j] for row in dy], [row[j] for row in normalized], dg[j], segment)
+
+
+def layernorm(x: Matrix, g: Vector, y: Matrix, m: Vector, r: Vector, *, epsilon: int) -> None:
+    """y = ((x - m) * r) * g with m the mean of each row and r = 1 / sqrt(mean of (x - m)^2 + epsilon)."""
+    width = f32.from_int(len(g))
+    for i, row in enumerate(x):
+        m[i] = f32.div(sums.rowsum(row), width)
+        centred = [f32.sub(x_j, m[i]) for x_j in row]
+        mean = f32.div(sums.rowsum_products(centred, centred), width)
+        r[i] = f32.div(f32.ONE, f32.sqrt(f32.add(mean, epsilon)))
+        y[i][:] = [f32.mul(f32.mul(c, r[i]), g_j) for c, g_j in zip(centred, g, strict=True)]
+
+
+def layernorm_backward(
+    x: Matrix, g: Vector, m: Vector, r: Vector, dy: Matrix, dz: Matrix, dx: Matrix, dg: Vector, *, segment: int
+) -> None:
+    """dx = dz + the gradient of `layernorm` towards x; dg accumulates over rows; dx may be dz."""
+    width = f32.from_int(len(g))
+    normalized: Matrix = []
+    for i, row in enumerate(x):
+        n = [f32.mul(f32.sub(x_j, m[i]), r[i]) for x_j in row]
+        t = [f32.mul(d, g_j) for d, g_j in zip(dy[i], g, strict=True)]
+        a = f32.div(sums.rowsum(t), width)
+        c = f32.div(sums.rowsum_products(t, n), width)
+        for j, n_j in enumerate(n):
+            gradient = f32.mul(f32.fma(f32.neg(n_j), c, f32.sub(t[j], a)), r[i])
+            dx[i][j] = f32.add(dz[i][j], gradient)
+        normalized.append(n)
     for j in range(len(g)):
         dg[j] = sums.blocksum([row[j] for row in dy], [row[j] for row in normalized], dg[j], segment)
 

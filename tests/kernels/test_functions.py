@@ -59,6 +59,16 @@ def turn_arguments() -> list[int]:
     return values
 
 
+def erf_arguments() -> list[int]:
+    """Every binade below 8 and both signs, more of them where the formula turns and where 1 is reached."""
+    rng = random.Random(4)
+    values = [rng.randrange(0, 0x41000000) | rng.randrange(2) << 31 for _ in range(SAMPLES // 4)]
+    values += [rng.randrange(0x3D000000, 0x40900000) for _ in range(SAMPLES // 2)]
+    for turn in (functions.ERF_TURN, functions.FOUR):
+        values += [turn + i for i in range(-200, 200)]
+    return [*values, 1, 2, 0x00800000]
+
+
 def true_sin(x: mpmath.mpf) -> mpmath.mpf:
     return mpmath.sinpi(2 * x)
 
@@ -74,8 +84,9 @@ def true_cos(x: mpmath.mpf) -> mpmath.mpf:
         (functions.log, mpmath.log, log_arguments()),
         (functions.sin2pi, true_sin, turn_arguments()),
         (functions.cos2pi, true_cos, turn_arguments()),
+        (functions.erf, mpmath.erf, erf_arguments()),
     ],
-    ids=["exp", "log", "sin2pi", "cos2pi"],
+    ids=["exp", "log", "sin2pi", "cos2pi", "erf"],
 )
 def test_at_most_one_ulp(
     ours: Callable[[int], int], true: Callable[[mpmath.mpf], mpmath.mpf], arguments: list[int]
@@ -112,6 +123,13 @@ def test_quarter_turns_are_exact() -> None:
     minus_one = f32.ONE | 1 << 31
     assert [functions.cos2pi(u) for u in quarters] == [f32.ONE, f32.NEGATIVE_ZERO, minus_one, f32.ZERO]
     assert [functions.sin2pi(u) for u in quarters] == [f32.ZERO, f32.ONE, f32.NEGATIVE_ZERO, minus_one]
+
+
+def test_erf_edges() -> None:
+    assert functions.erf(f32.ZERO) == f32.ZERO and functions.erf(f32.NEGATIVE_ZERO) == f32.NEGATIVE_ZERO
+    assert functions.erf(f32.INFINITY) == f32.ONE == functions.erf(functions.FOUR + 1)
+    assert functions.erf(f32.NEGATIVE_INFINITY) == f32.ONE | 1 << 31
+    assert functions.erf(0xFFC00001) == f32.NAN
 
 
 def test_sigmoid() -> None:

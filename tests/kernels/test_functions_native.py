@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from bitwitness.kernels import _native
 from bitwitness.kernels.reference import binary32 as f32
@@ -13,6 +14,7 @@ REFERENCE = {
     "sin2pi": functions.sin2pi,
     "cos2pi": functions.cos2pi,
     "sigmoid": functions.sigmoid,
+    "erf": functions.erf,
 }
 EDGES = [0, 1, 2, 0x007FFFFF, 0x00800000, 0x3F000000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x7F7FFFFF, 0x7F800000]
 EDGES += [functions.SQRT_HALF, functions.SQRT_HALF - 1, 0x7FC00000, 0x7F800001, 0x42B17217, 0x42B17218, 0x42B17219]
@@ -37,7 +39,8 @@ def arguments(name, count, seed):
         grid = (rng.integers(0, 1 << 24, count // 2) * 2.0**-24).astype(np.float32)
         below = rng.integers(0, 0x3F800000, count - count // 2).astype(np.uint32).view(np.float32)
         return np.concatenate([grid, below])
-    busy = rng.uniform(-110, 110, count // 2) if name != "log" else np.exp(rng.uniform(-80, 80, count // 2))
+    span = 5 if name == "erf" else 110
+    busy = rng.uniform(-span, span, count // 2) if name != "log" else np.exp(rng.uniform(-80, 80, count // 2))
     any_bits = rng.integers(0, 2**32, count - count // 2, dtype=np.uint32).view(np.float32)
     edges = np.array(EDGES + [e | 1 << 31 for e in EDGES], np.uint32).view(np.float32)
     return np.concatenate([busy.astype(np.float32), any_bits, edges])
@@ -64,6 +67,8 @@ def true_values(name, x):
     wide = x.astype(np.float64)
     if name in ("exp", "log"):
         return getattr(np, name)(wide)
+    if name == "erf":
+        return torch.erf(torch.from_numpy(wide)).numpy()
     # The nearest quarter turn is taken out first: exact, where 2 pi u is not.
     quarter = np.rint(4 * wide)
     angle = (4 * wide - quarter) * (np.pi / 2)
@@ -74,11 +79,13 @@ def true_values(name, x):
     return np.choose(quadrant, [c, -s, -c, s])
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sin2pi", "cos2pi"])
+@pytest.mark.parametrize("name", ["exp", "log", "sin2pi", "cos2pi", "erf"])
 def test_at_most_one_ulp_over_millions(name):
-    """sin2pi and cos2pi at all 2^24 arguments that a random word gives; exp and log at every 101st number."""
+    """sin2pi and cos2pi at all 2^24 arguments that a random word gives; exp, log and erf at every 101st number."""
     if name in ("sin2pi", "cos2pi"):
         x = np.arange(1 << 24, dtype=np.float32) * np.float32(2.0**-24)
+    elif name == "erf":
+        x = np.arange(0, 0x40900000, 101, dtype=np.uint32).view(np.float32)
     elif name == "log":
         x = np.arange(1, 0x7F800000, 101, dtype=np.uint32).view(np.float32)
     else:

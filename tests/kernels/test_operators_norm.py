@@ -1,4 +1,4 @@
-"""rmsnorm, add_rmsnorm, rmsnorm_backward, rope: native equals reference, bit for bit."""
+"""rmsnorm, add_rmsnorm, rmsnorm_backward, layernorm, layernorm_backward, rope: native equals reference, bit for bit."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwitness.kernels import host
+from bitwitness.kernels.program import call
 
 FLAVOURS = ["normal", "wide", "tiny", "huge", "special", "bits"]
 flavours = st.sampled_from(FLAVOURS)
@@ -49,6 +50,60 @@ def test_rmsnorm_backward_of_many_rows(values, same_bits, rows, segment):
     r, dy = np.abs(values("normal", 2, rows)), values("wide", 3, rows, width)
     dz, dx = values("normal", 4, rows, width), values("bits", 5, rows, width)
     same_bits("rmsnorm_backward", x, g, r, dy, dz, dx, values("normal", 6, width), segment=segment)
+
+
+def test_no_residual_is_minus_zero(values, same_bits):
+    """-0 + v is v for every v, so a norm's gradient with residual -0, added later, is the fused one's bits."""
+    x, g, dy = values("normal", 1, 9, 40), values("normal", 2, 40), values("special", 3, 9, 40)
+    dz, r = values("tiny", 4, 9, 40), np.abs(values("normal", 5, 9))
+    dy[:4], dz[:6] = 0.0, -0.0
+    fused, apart, dg = np.zeros_like(x), np.zeros_like(x), np.zeros(40, np.float32)
+    call("rmsnorm_backward", x, g, r, dy, dz, fused, dg.copy(), segment=0)
+    call("rmsnorm_backward", x, g, r, dy, np.full_like(x, -0.0), apart, dg.copy(), segment=0)
+    total = apart.ravel()
+    call("add", dz.ravel(), total, total)
+    finite = ~np.isnan(fused)
+    assert np.array_equal(fused.view(np.uint32)[finite], apart.view(np.uint32)[finite])
+    assert (fused.view(np.uint32) == 0x80000000).any()
+
+
+@settings(max_examples=40)
+@given(flavours, flavours, seeds, st.integers(1, 6), st.integers(1, 70), st.sampled_from([1e-5, 0.0, 1e-30]))
+def test_layernorm(values, same_bits, flavour, flavour_g, seed, rows, width, epsilon):
+    x, g = values(flavour, seed, rows, width), values(flavour_g, seed + 1, width)
+    y, m, r = values("bits", seed, rows, width), values("bits", seed, rows), values("bits", seed, rows)
+    same_bits("layernorm", x, g, y, m, r, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("width", [4095, 4097])
+def test_layernorm_of_long_rows(values, same_bits, width):
+    x, g = values("normal", width, 1, width), values("normal", 1, width)
+    y, m, r = np.zeros_like(x), np.zeros(1, np.float32), np.zeros(1, np.float32)
+    same_bits("layernorm", x, g, y, m, r, epsilon=1e-6)
+    dx, dg = np.zeros_like(x), values("normal", 4, width)
+    same_bits("layernorm_backward", x, g, m, r, values("normal", 2, 1, width), x.copy(), dx, dg, segment=0)
+
+
+@settings(max_examples=40)
+@given(
+    flavours, flavours, seeds, st.integers(1, 20), st.integers(1, 40), st.integers(0, 22), st.booleans()
+)  # fmt: skip
+def test_layernorm_backward(values, same_bits, flavour, flavour_dy, seed, rows, width, segment, in_place):
+    x, g = values(flavour, seed, rows, width), values("normal", seed + 1, width)
+    m, r = values(flavour, seed + 6, rows), np.abs(values(flavour, seed + 2, rows))
+    dy, dz = values(flavour_dy, seed + 3, rows, width), values(flavour_dy, seed + 4, rows, width)
+    dg = values(flavour_dy, seed + 5, width)
+    dx = dz if in_place else values("bits", seed, rows, width)
+    same_bits("layernorm_backward", x, g, m, r, dy, dz, dx, dg, segment=segment)
+
+
+@pytest.mark.parametrize(("rows", "segment"), [(257, 0), (520, 130), (520, 260)])
+def test_layernorm_backward_of_many_rows(values, same_bits, rows, segment):
+    width = 3
+    x, g, m = values("normal", rows, rows, width), values("normal", 1, width), values("normal", 7, rows)
+    r, dy = np.abs(values("normal", 2, rows)), values("wide", 3, rows, width)
+    dz, dx = values("normal", 4, rows, width), values("bits", 5, rows, width)
+    same_bits("layernorm_backward", x, g, m, r, dy, dz, dx, values("normal", 6, width), segment=segment)
 
 
 @settings(max_examples=40)

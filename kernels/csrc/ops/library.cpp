@@ -10,10 +10,11 @@ namespace bitwitness::BITWITNESS_ISA {
 namespace {
 
 constexpr const Operator* kOperators[] = {
-    &kFill, &kAdd, &kMatmulNN, &kMatmulNT, &kMatmulTN, &kBfpExponents, &kBfpBalance, &kBfpRows, &kBfpColumns,
-    &kMatmulBfp, &kEmbed, &kEmbedBackward, &kRmsnorm, &kAddRmsnorm,
-    &kRmsnormBackward, &kRope, &kAttention, &kAttentionBackward, &kSwiglu, &kSwigluBackward, &kCrossEntropy,
-    &kCrossEntropyLoss, &kSumSquares, &kAdamw,
+    &kFill, &kCopy, &kAdd, &kMul, &kAddBias, &kBiasBackward, &kMatmulNN, &kMatmulNT, &kMatmulTN, &kBfpExponents,
+    &kBfpBalance, &kBfpRows, &kBfpColumns, &kMatmulBfp, &kEmbed, &kEmbedBackward, &kRmsnorm, &kAddRmsnorm,
+    &kRmsnormBackward, &kLayernorm, &kLayernormBackward, &kRope, &kAttention, &kAttentionBackward, &kSwiglu,
+    &kSwigluBackward, &kSilu, &kSiluBackward, &kGelu, &kGeluBackward, &kGeluTanh, &kGeluTanhBackward, &kDropout,
+    &kCrossEntropy, &kCrossEntropyLoss, &kSumSquares, &kAdamw,
 };
 
 // One function in two forms that must agree in every bit: vectors with a scalar tail, and scalars alone.
@@ -36,6 +37,7 @@ constexpr Function kFunctions[] = {
     function<sin2pi<Vf>, sin2pi<float>>("sin2pi"),
     function<cos2pi<Vf>, cos2pi<float>>("cos2pi"),
     function<sigmoid<Vf>, sigmoid<float>>("sigmoid"),
+    function<erf<Vf>, erf<float>>("erf"),
 };
 
 void apply_fma(const float* a, const float* b, const float* c, float* y, int64_t n) {
