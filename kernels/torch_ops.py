@@ -39,21 +39,21 @@ def register() -> torch.library.Library:
 
 def schema(operator: Operator) -> str:
     """The operator's schema in torch's notation."""
-    returned = _returned(operator)
+    names = returned(operator)
     arguments = []
     for number, spec in enumerate(operator.operands):
-        if spec.name not in returned:
+        if spec.name not in names:
             written = f"({chr(ord('a') + number)}!)" if spec.direction != "in" else ""
             arguments.append(f"Tensor{written} {spec.name}")
     kinds = {name: "float" if kind == "real" else "int" for name, kind in operator.attributes.items()}
     keywords = [f"{kind} {name}" for name, kind in kinds.items()]
-    results = ", ".join("Tensor" for _ in returned)
+    results = ", ".join("Tensor" for _ in names)
     return f"{operator.name}({', '.join(arguments + ['*'] * bool(keywords) + keywords)}) -> " + (
-        results if len(returned) == 1 else f"({results})"
+        results if len(names) == 1 else f"({results})"
     )
 
 
-def _returned(operator: Operator) -> tuple[str, ...]:
+def returned(operator: Operator) -> tuple[str, ...]:
     """The `out` operands whose shapes follow from the rest: whose symbols all occur in operands that are given."""
     known = set(operator.attributes)
     for spec in operator.operands:
@@ -74,9 +74,9 @@ def _words(expression: str) -> list[str]:
 
 def _all_operands(operator: Operator, given: Sequence[torch.Tensor], attributes: dict[str, Any]) -> list[torch.Tensor]:
     """The operands in declared order, the returned ones made new. Raises ShapeError."""
-    returned = _returned(operator)
+    names = returned(operator)
     rest = iter(given)
-    found: list[torch.Tensor | None] = [None if spec.name in returned else next(rest) for spec in operator.operands]
+    found: list[torch.Tensor | None] = [None if spec.name in names else next(rest) for spec in operator.operands]
     values = [
         (0, float(attributes[n])) if k == "real" else (int(attributes[n]), 0.0) for n, k in operator.attributes.items()
     ]
@@ -90,8 +90,8 @@ def _all_operands(operator: Operator, given: Sequence[torch.Tensor], attributes:
 
 
 def _results(operator: Operator, operands: Sequence[torch.Tensor]) -> Any:
-    returned = _returned(operator)
-    results = [t for t, spec in zip(operands, operator.operands, strict=True) if spec.name in returned]
+    names = returned(operator)
+    results = [t for t, spec in zip(operands, operator.operands, strict=True) if spec.name in names]
     return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
