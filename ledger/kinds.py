@@ -258,6 +258,15 @@ _TABLE = (
                     ),
                 ),
             ),
+            Field(
+                "model",
+                record(
+                    Field("program", HASH, note="SHA-256 of the captured model (captured-model.md)"),
+                    Field("source", HASH, note="SHA-256 of the user's file"),
+                ),
+                optional=True,
+                note="where config names a module of the user's",
+            ),
             Field("control", _CONTROL),
             Field("weights", WEIGHTS),
             Field("optimizer", OPTIMIZER),

@@ -6,35 +6,20 @@ still replays older runs; one that is used and has changed is told by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from bitwitness.kernels import ops
-from bitwitness.kernels.program import Program
 
-from . import model
 from .config import RunConfig
-from .layout import Layout
-from .products import weights_program
+from .programs import Decoder, StepPrograms, every_program
 
 Json = dict[str, Any]
 
 
-def step_programs(config: RunConfig, layout: Layout) -> Iterator[Program]:
-    """Yield every program of a run; those that read windows read one, since any number has the same operators."""
-    yield model.shard_program(config, layout, 1)
-    yield model.loss_program(config, layout, 1)
-    yield model.fold_program(layout)
-    yield model.norm_program(layout)
-    yield model.update_program(config, layout)
-    for program in (model.finish_program(config, layout), weights_program(config, layout)):
-        if program is not None:
-            yield program
-
-
-def arithmetic(config: RunConfig) -> Json:
+def arithmetic(config: RunConfig, captured: StepPrograms | None = None) -> Json:
     """What the genesis of a run says: versions by name, and a digest that covers the declarations too."""
-    programs = step_programs(config, Layout(config.model))
+    programs = every_program(config, captured or Decoder(config))
     operators = {call.op for program in programs for call in program.calls}
     # What the order of the windows and the initial state are drawn by (data/windows.py, state.py).
     drawn_by = ["permutation"] + (["trunc_normal"] if config.run.start is None else [])
@@ -46,9 +31,9 @@ def this_builds(recorded: Json) -> Json:
     return _versions(ops.OPERATORS.keys() & recorded["operators"], ops.FUNCTIONS.keys() & recorded["functions"])
 
 
-def difference(recorded: Json, config: RunConfig) -> str | None:
+def difference(recorded: Json, config: RunConfig, captured: StepPrograms | None = None) -> str | None:
     """Why this build does not compute what a genesis recorded, at most 200 characters, or None where it does."""
-    ours, here = arithmetic(config), this_builds(recorded)
+    ours, here = arithmetic(config, captured), this_builds(recorded)
     if recorded == ours:
         return None
     if recorded["version"] != ours["version"]:

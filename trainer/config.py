@@ -7,15 +7,17 @@ binary64 bits, since signed JSON holds no numbers but integers.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
@@ -25,6 +27,7 @@ from .presets import PRESETS
 _SIZE_LIMIT = 1 << 20
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Module = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,190}\.py:[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 Start = Annotated[str, Field(pattern=r"^import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[int, Field(ge=1, le=2**16)]
@@ -73,6 +76,39 @@ class Model(Section):
         if self.head_width % 2:
             raise ValueError(f"model.width / model.heads = {self.head_width} is odd; rotary positions need pairs")
         return self
+
+
+class UserModel(Section):
+    """A model of your own instead (docs/your-own-model.md)."""
+
+    module: Module = Field(description="FILE.py:CLASS, the file in the project folder")
+    arguments: dict[str, bool | int | float | str] = Field(default={}, description="what CLASS is called with")
+
+    @model_validator(mode="after")
+    def plain(self) -> Self:
+        if ".." in self.file.split("/"):
+            raise ValueError("model.module must name a file inside the project folder")
+        for name, value in self.arguments.items():
+            if not name.isidentifier() or not name.isascii():
+                raise ValueError(f"model.arguments: {name!r} is not the name of an argument")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"model.arguments.{name} must be finite")
+            if isinstance(value, int) and abs(value) >= 2**53:
+                raise ValueError(f"model.arguments.{name} must be below 2^53")
+        return self
+
+    @property
+    def file(self) -> str:
+        return self.module.rpartition(":")[0]
+
+    @property
+    def cls(self) -> str:
+        return self.module.rpartition(":")[2]
+
+
+def _kind(model: Any) -> str:
+    named = "module" in model if isinstance(model, dict) else isinstance(model, UserModel)
+    return "module" if named else "decoder"
 
 
 class Data(Section):
@@ -145,7 +181,7 @@ class RunConfig(Section):
 
     run: Run
     data: Data
-    model: Model
+    model: Annotated[Annotated[Model, Tag("decoder")] | Annotated[UserModel, Tag("module")], Discriminator(_kind)]
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     loss: Loss = Loss()
@@ -156,11 +192,25 @@ class RunConfig(Section):
             raise ValueError(f"schedule.warmup = {self.schedule.warmup} exceeds run.steps = {self.run.steps}")
         if self.schedule.kind == "wsd" and self.schedule.warmup + self.schedule.decay > self.run.steps:
             raise ValueError("schedule.warmup + schedule.decay exceeds run.steps")
+        if self.run.start is not None and isinstance(self.model, UserModel):
+            raise ValueError("run.from imports weights of the built-in model; a module begins from its seed")
         return self
+
+    @property
+    def decoder(self) -> Model:
+        """The built-in model of this run. Raises ConfigError where it is a module of the user's."""
+        if isinstance(self.model, UserModel):
+            raise ConfigError(f"the model of this run is {self.model.module}, not the built-in one")
+        return self.model
 
     def resolved(self) -> dict[str, Any]:
         """Return the whole configuration as ledger JSON: floats as 16 hex digits, tuples as lists."""
         dumped = self.model_dump(exclude_none=True, by_alias=True)
+        if isinstance(self.model, UserModel):  # no type is declared here that would tell a float's digits from text
+            dumped["model"]["arguments"] = {
+                name: {"f64": value} if isinstance(value, float) else value
+                for name, value in self.model.arguments.items()
+            }
         return {section: _to_ledger(fields) for section, fields in dumped.items()}
 
 
@@ -195,6 +245,8 @@ def _read(path: Path) -> bytes:
 
 def parse_config(table: dict[str, Any], *, where: str) -> RunConfig:
     """Build a RunConfig from plain tables as TOML gives them. Raises ConfigError with one line."""
+    if isinstance(table.get("model"), str):
+        table = {**table, "model": {"module": table["model"]}}
     model = dict(table.get("model", {})) if isinstance(table.get("model", {}), dict) else table["model"]
     if isinstance(model, dict) and "preset" in model:
         preset = model.pop("preset")
@@ -216,7 +268,10 @@ def config_from_ledger(resolved: dict[str, Any]) -> RunConfig:
 
 
 def _explain(item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"])
+    parts = [str(part) for part in item["loc"]]
+    if parts[:1] == ["model"]:
+        del parts[1:2]  # which kind of model it is
+    where = ".".join(parts)
     if item["type"] == "extra_forbidden":
         return f"unknown key {where}"
     if item["type"] == "missing":
@@ -240,6 +295,15 @@ _HEX = re.compile(r"[0-9a-f]{16}")
 
 def _from_ledger(value: Any, kind: Any) -> Any:
     """Turn the hex of binary64 bits back into floats, guided by the declared type of each field."""
+    if get_origin(kind) in (Union, UnionType) and isinstance(value, dict):  # the model
+        kind = {"decoder": Model, "module": UserModel}[_kind(value)]
+    if kind is UserModel and isinstance(value.get("arguments"), dict):
+        arguments = value["arguments"].items()
+        return value | {
+            "arguments": {
+                name: _from_ledger(v, float).get("f64", v) if isinstance(v, dict) else v for name, v in arguments
+            }
+        }
     if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
         fields = kind.model_fields
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -24,12 +24,17 @@ names it. The genesis of the run records every key, defaults included, so nothin
 
 
 def page() -> str:
-    sections = [_section(name, field) for name, field in RunConfig.model_fields.items()]
+    sections = [_section(name, kind) for name, field in RunConfig.model_fields.items() for kind in _kinds(field)]
     return HEAD + "".join(sections) + _presets()
 
 
-def _section(name: str, field: FieldInfo) -> str:
-    kind: Any = field.annotation
+def _kinds(field: FieldInfo) -> list[Any]:
+    """The section of a field, or each that may stand there."""
+    kinds = get_args(field.annotation) or (field.annotation,)
+    return [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
+
+
+def _section(name: str, kind: Any) -> str:
     lines = [f"\n## [{name}]\n\n{kind.__doc__.strip()}\n\n| key | value | default | |\n|---|---|---|---|\n"]
     for key, item in kind.model_fields.items():
         default = "required" if item.is_required() else _default(item)

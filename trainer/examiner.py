@@ -15,7 +15,7 @@ from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 
-from . import records, start
+from . import own_model, records, start
 from .arithmetic import difference
 from .audit_work import AuditWork
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
@@ -90,11 +90,12 @@ class Examiner:
         if (start := unusual_start(self.history)) is not None:
             return _Problem("inconclusive", start)
         config = self.history.config
-        require_memory(config, windows_at_once)
-        if (changed := difference(self.history.genesis["arithmetic"], config)) is not None:
+        captured = own_model.captured(self.material.model(self.history), self.history)
+        require_memory(config, windows_at_once, captured)
+        if (changed := difference(self.history.genesis["arithmetic"], config, captured)) is not None:
             return _Problem("inconclusive", changed)
-        self.workspace = workspace = Workspace(config, threads, windows_at_once, taps=True)
-        if records.rope_digest(workspace.cos, workspace.sin) != self.history.genesis["constants"].get("rope"):
+        self.workspace = workspace = Workspace(config, threads, windows_at_once, taps=True, captured=captured)
+        if records.rope_digest(workspace.programs.tables) != self.history.genesis["constants"].get("rope"):
             digest = self.history.state(0).digest
             self.faults.append(Fault(0, "rope", "the rotary tables differ", digest, digest))
         if self.history.genesis["init"]["kind"] == "import":
@@ -304,6 +305,8 @@ def _problem(error: Exception) -> _Problem:
         return _Problem("unavailable", "the data at hand is not what the ledger commits to", str(error))
     if isinstance(error, DataError):
         return _Problem("unavailable", "the data is not at hand", str(error))
+    if isinstance(error, own_model.ModelUnavailable):
+        return _Problem("unavailable", "the captured model of the run is not at hand", str(error))
     if isinstance(error, StateMismatch):
         return _Problem("unavailable", "the stored state at hand is not what the ledger commits to", str(error))
     if isinstance(error, StateUnavailable):

@@ -8,11 +8,13 @@ moments use the same layout.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from bitwitness.kernels.initial import Initial
 from bitwitness.ledger.commitments import TensorView
 
 from .config import ConfigError, Model
@@ -38,14 +40,28 @@ class Slot:
 
 
 class Layout:
-    """The tensors of a model in storage order, and their offsets in one flat buffer of `size` elements."""
+    """The tensors of a model in storage order, and their offsets in one flat buffer of `size` elements.
+
+    `initial` says how each begins.
+    """
 
     def __init__(self, model: Model) -> None:
+        self._place((name, shape, _initial(model, name, shape)) for name, shape in _tensors(model))
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...], Initial]]) -> Layout:
+        """The layout of any tensors, (name, shape, how it begins), in this order."""
+        layout = cls.__new__(cls)
+        layout._place(tensors)
+        return layout
+
+    def _place(self, tensors: Iterable[tuple[str, tuple[int, ...], Initial]]) -> None:
         self.slots: dict[str, Slot] = {}
+        self.initial: dict[str, Initial] = {}
         self.size = 0
-        for name, shape in _tensors(model):
-            slot = Slot(self.size, shape)
-            self.slots[name] = slot
+        for name, shape, initial in tensors:
+            self.slots[name] = slot = Slot(self.size, shape)
+            self.initial[name] = initial
             self.size += slot.size
 
     @property
@@ -62,13 +78,13 @@ class Layout:
                 raise ConfigError(f"the model has no tensor {name}{hint}")
 
     def span(self, *names: str) -> Slot:
-        """Return adjacent matrices of equal width as one matrix, stacked by rows."""
-        first, last = self.slots[names[0]], self.slots[names[-1]]
-        rows = sum(self.slots[name].shape[0] for name in names)
-        width = first.shape[1]
-        if last.offset + last.size - first.offset != rows * width:
-            raise ValueError(f"{names} are not adjacent")
-        return Slot(first.offset, (rows, width))
+        """Return adjacent tensors that differ in their rows alone as one, stacked by rows."""
+        first, at = self.slots[names[0]], self.slots[names[0]].offset
+        for slot in (self.slots[name] for name in names):
+            if slot.offset != at or slot.shape[1:] != first.shape[1:]:
+                raise ValueError(f"{names} are not adjacent")
+            at += slot.size
+        return Slot(first.offset, (sum(self.slots[name].shape[0] for name in names), *first.shape[1:]))
 
     def tensors(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return views of `flat` (float32, [size]) by tensor name, in byte order of names."""
@@ -82,6 +98,14 @@ class Layout:
         return {
             prefix + name: ("F32", tuple(tensor.shape), tensor.numpy()) for name, tensor in self.tensors(flat).items()
         }
+
+
+def _initial(model: Model, name: str, shape: tuple[int, ...]) -> Initial:
+    """Gains of 1; matrices normal, narrower back into the residual stream (Radford et al. 2019, section 2.3)."""
+    if len(shape) == 1:
+        return Initial(value=1.0)
+    residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+    return Initial(std=model.init_std / math.sqrt(2 * model.layers) if residual else model.init_std)
 
 
 def _tensors(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -14,6 +14,7 @@ from bitwitness.ledger.project import Project
 
 from .data import Dataset
 from .history import RunHistory
+from .own_model import read_model
 from .state import StateUnavailable, state_folder
 
 
@@ -41,6 +42,9 @@ class Material(Protocol):
 
     def dataset(self, name: str, expected: Commitment) -> Dataset:
         """The dataset of that name, if it has this commitment. Raises what Dataset.open raises."""
+
+    def model(self, history: RunHistory) -> bytes | None:
+        """What is said to be the captured model of a run; None where there is nothing. Not yet believed."""
 
 
 class LocalStates:
@@ -78,3 +82,6 @@ class LocalMaterial:
 
     def dataset(self, name: str, expected: Commitment) -> Dataset:
         return Dataset.open(self._project.data_dir, name, expected=expected)
+
+    def model(self, history: RunHistory) -> bytes | None:
+        return read_model(self._project.runs_dir / history.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from bitwitness.ledger.errors import BitwitnessError
 
 from .config import RunConfig
+from .programs import StepPrograms
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -25,7 +26,7 @@ class NotEnoughMemory(BitwitnessError):
 
 def parameters(config: RunConfig) -> int:
     """The number of the model's parameters, as Layout has them."""
-    m = config.model
+    m = config.decoder
     heads = (m.heads + 2 * m.kv_heads) * m.head_width
     layer = heads * m.width + m.heads * m.head_width * m.width + 3 * m.hidden * m.width + 2 * m.width
     return m.layers * layer + m.width + m.vocabulary * m.width * (1 if m.tied else 2)
@@ -33,7 +34,7 @@ def parameters(config: RunConfig) -> int:
 
 def least_bytes(config: RunConfig, windows_at_once: int = 0) -> int:
     """A lower bound of what a step holds: weights, moments and a gradient, and what a forward pass keeps."""
-    m, per_shard = config.model, config.data.windows_per_shard
+    m, per_shard = config.decoder, config.data.windows_per_shard
     rows = min(windows_at_once or per_shard, per_shard) * config.data.window
     kept = 4 * m.width + (2 * m.heads + 2 * m.kv_heads) * m.head_width + 3 * m.hidden
     return 4 * (4 * parameters(config) + rows * (m.layers * kept + m.vocabulary))
@@ -48,8 +49,18 @@ def available_bytes() -> int:
         return total
 
 
-def require_memory(config: RunConfig, windows_at_once: int = 0) -> None:
+def captured_bytes(config: RunConfig, captured: StepPrograms, windows_at_once: int = 0) -> int:
+    """The same of a captured model: what its program was planned to hold, in the place of the decoder's formula."""
+    per_shard = config.data.windows_per_shard
+    return 16 * captured.layout.size + captured.shard(min(windows_at_once or per_shard, per_shard)).plan.size
+
+
+def require_memory(config: RunConfig, windows_at_once: int = 0, captured: StepPrograms | None = None) -> None:
     """Raise NotEnoughMemory where even the least does not fit."""
-    needed, available = least_bytes(config, windows_at_once), available_bytes()
+    if captured is None:
+        needed = least_bytes(config, windows_at_once)
+    else:
+        needed = captured_bytes(config, captured, windows_at_once)
+    available = available_bytes()
     if needed > available:
         raise NotEnoughMemory(needed, available)

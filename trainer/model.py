@@ -48,13 +48,13 @@ class _Decoder:
     """Emits the operators of the decoder into one ProgramBuilder."""
 
     def __init__(self, config: RunConfig, layout: Layout, windows: int, taps: bool = False) -> None:
-        self.config, self.model, self.layout, self.taps = config, config.model, layout, taps
+        self.config, self.model, self.layout, self.taps = config, config.decoder, layout, taps
         self.rows = windows * config.data.window
         self.window = config.data.window
         self.b = ProgramBuilder()
         self.params = self.b.buffer("params", (layout.size,), kind="input")
         self.matrices = matrices(self.model, layout)
-        self.products = products(config, self.b, self.params, layout)
+        self.products = products(config, self.b, self.params, self.matrices)
         self.ids = self.b.buffer("ids", (self.rows,), dtype="I32", kind="input")
         self.targets = self.b.buffer("targets", (self.rows,), dtype="I32", kind="input")
         self.positions = self.b.buffer("positions", (self.rows,), dtype="I32", kind="input")
@@ -155,7 +155,7 @@ class _Decoder:
         dy = self.temp("final.dy", R, D)
         self.products.backward("head", dlogits, y, dy, grad("head"))
         nothing = self.temp("final.dz", R, D)
-        b.call("fill", flat(b, nothing), value=0.0)
+        b.call("fill", flat(b, nothing), value=-0.0)  # the only number that adds nothing: −0 + v is v
         dx = self.boundary(block_input(m.layers) + ".grad")
         b.call("rmsnorm_backward", h, self.gain(FINAL_NORM), r, dy, nothing, dx, gain_grad(FINAL_NORM), **segment)
         for layer in reversed(range(m.layers)):
@@ -191,7 +191,7 @@ def block_input(layer: int) -> str:
 
 def boundaries(config: RunConfig) -> list[str]:
     """The buffers that a program with taps leaves to its caller, each float32 [R, D]."""
-    inputs = [block_input(layer) for layer in range(config.model.layers + 1)]
+    inputs = [block_input(layer) for layer in range(config.decoder.layers + 1)]
     return inputs + [name + ".grad" for name in inputs]
 
 
@@ -214,7 +214,7 @@ def loss_program(config: RunConfig, layout: Layout, windows: int) -> Program:
 
 def finish_program(config: RunConfig, layout: Layout) -> Program | None:
     """grads of the embedding + embed_grad, once per shard; None where the embedding is not tied."""
-    if not config.model.tied:
+    if not config.decoder.tied:
         return None
     b = ProgramBuilder()
     slot = layout.slots[EMBED]
@@ -279,7 +279,7 @@ def attention_scale(head_width: int) -> float:
 
 def huggingface_config(config: RunConfig) -> dict[str, Any]:
     """Return the `config.json` with which `transformers` loads the committed weights."""
-    m = config.model
+    m = config.decoder
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

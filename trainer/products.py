@@ -133,19 +133,19 @@ def operand(b: ProgramBuilder, name: str, rows: int, blocks: int, kind: Kind = "
     return integers, b.buffer(name + ".s", (rows, blocks), "F32", kind)
 
 
-def products(config: RunConfig, b: ProgramBuilder, params: Buffer, layout: Layout) -> Products:
+def products(config: RunConfig, b: ProgramBuilder, params: Buffer, matrices: dict[str, Slot]) -> Products:
     """The products of the run's precision."""
     kind = BlockFixedPointProducts if config.run.precision == "bfp" else Float32Products
-    return kind(b, params, matrices(config.model, layout), config.data.window)
+    return kind(b, params, matrices, config.data.window)
 
 
-def weights_program(config: RunConfig, layout: Layout) -> Program | None:
+def weights_program(config: RunConfig, layout: Layout, matrices: dict[str, Slot]) -> Program | None:
     """params -> every matrix quantised, as the programs of a step read it; None where they read params alone."""
     if config.run.precision != "bfp":
         return None
     b = ProgramBuilder()
     params = b.buffer("params", (layout.size,), kind="input")
-    for name, slot in matrices(config.model, layout).items():
+    for name, slot in matrices.items():
         weight, w = b.view(params, slot.offset, slot.shape), QuantisedMatrix(b, name, slot, "output")
         b.call("bfp_exponents", weight, w.a)
         if w.transposed is None:

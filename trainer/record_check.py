@@ -14,6 +14,7 @@ from typing import Any
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.jcs import f32_hex, f64_from_hex, f64_hex
 
+from .config import UserModel
 from .data.split import held_out_name
 from .history import Entry, RunHistory
 from .step import step_scalars
@@ -99,6 +100,8 @@ def _genesis(history: RunHistory, origin: str) -> Iterator[Fault]:
         wrong["config"] = "config is not written out as this program does"
     if genesis["constants"].keys() != CONSTANTS:
         wrong["constants"] = "constants are not rope alone"
+    if ("model" in genesis) != isinstance(config.model, UserModel):
+        wrong["model"] = "a captured model is not committed to exactly where config names a module"
     if genesis["code"]["size"] < 1:
         wrong["code"] = "no code is committed to"
     if (genesis["init"]["kind"] == "import") != (config.run.start or "").startswith("import:"):

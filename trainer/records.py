@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import platform
 import secrets
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -21,6 +22,7 @@ from bitwitness.ledger.jcs import f64_hex
 from .arithmetic import arithmetic
 from .config import RunConfig
 from .data import Dataset, entry_leaf
+from .own_model import OwnModel
 from .state import StateCommitment
 from .step import StepRecord
 
@@ -56,19 +58,26 @@ def computed_step(record: StepRecord, commitment: StateCommitment) -> Json:
     return {**record.to_json(), **state_fields(commitment), "step": record.step}
 
 
-def rope_digest(cos: Any, sin: Any) -> str:
-    """SHA-256 of the rotary tables' bytes, cos then sin, float32 row-major [window, head width / 2]."""
-    digest = hashlib.sha256(byte_view(cos))
-    digest.update(byte_view(sin))
+def rope_digest(tables: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of the rotary tables' bytes, each cos then sin, float32 row-major [window, head width / 2]."""
+    digest = hashlib.sha256()
+    for table in tables.values():
+        digest.update(byte_view(table))
     return digest.hexdigest()
 
 
 def genesis(
-    config: RunConfig, datasets: list[Json], origin: str, state: StateCommitment, rope: str, init: Json
+    config: RunConfig,
+    datasets: list[Json],
+    origin: str,
+    state: StateCommitment,
+    rope: str,
+    init: Json,
+    own: OwnModel | None = None,
 ) -> Json:
     """The predicate of `run`, without signer and chain: all that the steps of the run depend on."""
     return {
-        "arithmetic": arithmetic(config),
+        "arithmetic": arithmetic(config, None if own is None else own.programs),
         "code": code_commitment().to_json(),
         "config": config.resolved(),
         "constants": {"rope": rope},
@@ -79,6 +88,7 @@ def genesis(
         "record": RECORD,
         "seed": f"{config.run.seed:016x}",
         "steps": config.run.steps,
+        **({} if own is None else {"model": own.to_json()}),
         **state_fields(state),
     }
 

@@ -29,7 +29,7 @@ class RemoteStates:
 
     def __init__(self, remote: Remote, history: RunHistory, folder: Path) -> None:
         self._remote, self._run, self._folder = remote, history.run, folder
-        self._weights = 4 * parameters(history.config)
+        self._history = history
         self._doubted: set[int] = set()
 
     def folder(self, step: int) -> Path:
@@ -45,7 +45,8 @@ class RemoteStates:
 
     def sizes(self, step: int) -> dict[str, int]:
         """The files of a stored state and the bytes of their tensors. Imported weights have no moments yet."""
-        return {WEIGHTS_FILE: self._weights} | ({OPTIMIZER_FILE: 2 * self._weights} if step else {})
+        weights = 4 * parameters(self._history.config)
+        return {WEIGHTS_FILE: weights} | ({OPTIMIZER_FILE: 2 * weights} if step else {})
 
     def at_hand(self, step: int) -> bool:
         return state_folder(self._folder, step).is_dir()
@@ -94,3 +95,6 @@ class RemoteMaterial:
         entries = [] if self._history is None else list(self._history.datasets.values())
         entry = next(item for item in entries if item["name"] == name and item["dataset"] == expected.to_json())
         return RemoteDataset(self._remote, self._project.data_dir / expected.root, entry)
+
+    def model(self, history: RunHistory) -> bytes | None:
+        return None  # captured models are not published yet

@@ -24,15 +24,16 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 
-from . import records, start
+from . import own_model, records, start
 from .arithmetic import difference
-from .config import RunConfig
+from .config import RunConfig, UserModel
 from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run, open_verified_run
 from .material import LocalStates
 from .memory import require_memory
+from .own_model import OwnModel
 from .record_check import require_record
 from .replay import resume_state
 from .state import State, StateCommitment, remove_leftovers, save_state, state_folder
@@ -91,6 +92,7 @@ class _Session:
     trainer: Signer
     log: Signer
     report: Callable[[Progress], None]
+    own: OwnModel | None = None
     host: str = field(default_factory=records.new_host_id)
     last_held_out: float | None = None
     last_loss: float | None = None
@@ -133,24 +135,28 @@ def train(
                 f"the configuration differs from the one that run {config.run.name} began with: "
                 f"{_difference(existing.config, config)}"
             )
+        own = own_model.load(project.root, config) if isinstance(config.model, UserModel) else None
+        programs = None if own is None else own.programs
         if existing is not None:
             existing = open_verified_run(project, ledger, config.run.name)
             require_record(existing, ledger.origin)
-            if (changed := difference(existing.genesis["arithmetic"], config)) is not None:
+            if (changed := difference(existing.genesis["arithmetic"], config, programs)) is not None:
                 raise BitwitnessError(f"run {config.run.name} was {changed}; resume it with the build that began it")
-        require_memory(config, windows_at_once)
+            own_model.require_same(own, existing.genesis.get("model"), config)
+        require_memory(config, windows_at_once, programs)
+        vocabulary = config.decoder.vocabulary if programs is None else programs.vocabulary
         data = Dataset.open(project.data_dir, config.data.train)
-        _check_vocabulary(data, config)
+        _check_vocabulary(data, vocabulary)
         stream = WindowStream(data, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
         held_out = _held_out(project, config)
         if held_out is not None:
-            _check_vocabulary(held_out, config)
+            _check_vocabulary(held_out, vocabulary)
             if held_out.tokenizer != data.tokenizer:
                 raise BitwitnessError(
                     f"datasets {data.name} and {held_out.name} have other tokenizers; give data.held_out one like it"
                 )
-        workspace = Workspace(config, threads, windows_at_once)
-        session = _Session(project, ledger, config, workspace, stream, held_out, trainer, log, report)
+        workspace = Workspace(config, threads, windows_at_once, captured=programs)
+        session = _Session(project, ledger, config, workspace, stream, held_out, trainer, log, report, own)
         remove_leftovers(session.folder)
         with _stop_signals() as stop:
             if existing is None:
@@ -158,6 +164,8 @@ def train(
                 writer = _begin(session, state, init)
             else:
                 start.provide(project, existing)
+                if own is not None:
+                    own.save(session.folder)
                 state, writer = _resume(session, existing)
             return _loop(session, state, writer, stop)
 
@@ -174,10 +182,12 @@ def _begin(session: _Session, state: State, init: dict[str, Any]) -> RunWriter:
     datasets = [session.stream.dataset] + ([session.held_out] if session.held_out is not None else [])
     record_datasets(session.ledger, datasets)
     uses = [records.dataset_use(data, role) for data, role in zip(datasets, ("train", "held-out"), strict=False)]
-    rope = records.rope_digest(session.workspace.cos, session.workspace.sin)
-    predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope, init)
+    rope = records.rope_digest(session.workspace.programs.tables)
+    predicate = records.genesis(config, uses, session.ledger.origin, commitment, rope, init, session.own)
     predicate["observed"] = session.observed()
     start.keep(session.project, config, state, init)  # durable before the entry that commits to it
+    if session.own is not None:
+        session.own.save(session.folder)
     writer = RunWriter.begin(session.ledger, session.trainer, predicate)
     if config.run.eval_every:
         _evaluate(session, state, commitment, writer)
@@ -372,11 +382,11 @@ def _held_out(project: Project, config: RunConfig) -> Dataset | None:
     return dataset
 
 
-def _check_vocabulary(dataset: Dataset, config: RunConfig) -> None:
+def _check_vocabulary(dataset: Dataset, vocabulary: int) -> None:
     needed = dataset.tokenizer.vocabulary
-    if needed > config.model.vocabulary:
+    if needed > vocabulary:
         raise BitwitnessError(
-            f"dataset {dataset.name} has token ids up to {needed - 1}; model.vocabulary = {config.model.vocabulary} "
+            f"dataset {dataset.name} has token ids up to {needed - 1}; model.vocabulary = {vocabulary} "
             f"is too small: set it to {needed} or more"
         )
 

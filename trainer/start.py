@@ -20,7 +20,7 @@ def begin(project: Project, config: RunConfig, layout: Layout) -> tuple[State, d
     if config.run.start is None:
         return initial_state(config, layout), {"kind": "seeded"}
     found = find_import(project, config.run.start.removeprefix(_IMPORT))
-    return load_import(project, found, config.model), found.init()
+    return load_import(project, found, config.decoder), found.init()
 
 
 def keep(project: Project, config: RunConfig, state: State, init: dict[str, Any]) -> None:
@@ -34,7 +34,7 @@ def provide(project: Project, history: RunHistory) -> None:
     init = history.genesis["init"]
     folder = state_folder(project.runs_dir / history.name, 0)
     if init["kind"] == "import" and not folder.is_dir():
-        save_state(load_import(project, matching_import(project, init), history.config.model), folder)
+        save_state(load_import(project, matching_import(project, init), history.config.decoder), folder)
 
 
 def model_of(project: Project, start: str) -> Model:

@@ -9,7 +9,6 @@ is believed only once its commitments equal the ledger's.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import re
@@ -21,7 +20,7 @@ from typing import BinaryIO
 
 import torch
 
-from bitwitness.kernels import philox
+from bitwitness.kernels.initial import fill
 from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
@@ -34,7 +33,7 @@ from bitwitness.ledger.safetensors_header import (
     write_file,
 )
 
-from .config import Model, RunConfig
+from .config import RunConfig
 from .layout import Layout
 
 __all__ = ["OPTIMIZER_FILE", "WEIGHTS_FILE", "State", "StateCommitment", "load_state", "save_state", "state_folder"]
@@ -104,24 +103,11 @@ class State:
 
 
 def initial_state(config: RunConfig, layout: Layout) -> State:
-    """Draw state 0 from the seed: truncated normals (±3σ), gains of 1, moments of +0.
-
-    Projections back into the residual stream are narrower by √(2·layers) (Radford et al. 2019, section 2.3).
-    """
+    """Draw state 0 from the seed, each tensor as the layout says, moments of +0."""
     state = State(layout)
     for name, tensor in layout.tensors(state.params).items():
-        if tensor.dim() == 1:
-            tensor.fill_(1.0)
-            continue
-        std = _init_std(config.model, name)
-        key = philox.derive_key(config.run.seed, "init", name)
-        philox.trunc_normal(tensor.view(-1), key, std=std, bound=3.0)
+        fill(tensor, layout.initial[name], config.run.seed, name)
     return state
-
-
-def _init_std(model: Model, name: str) -> float:
-    residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-    return model.init_std / math.sqrt(2 * model.layers) if residual else model.init_std
 
 
 def save_state(state: State, folder: Path) -> int:

@@ -22,11 +22,11 @@ from bitwitness.kernels.reduce import sum_f64
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_hex, f64_hex
 
-from . import model as programs
+from . import model
 from .config import RunConfig
 from .data.windows import Rows, WindowStream
 from .layout import Layout
-from .products import weights_program
+from .programs import Decoder, StepPrograms
 from .schedule import learning_rate
 from .state import State
 
@@ -85,41 +85,45 @@ class Workspace:
     threads: int
     windows_at_once: int = 0
     taps: bool = False
+    captured: StepPrograms | None = None
+    """The programs of a model of the user's; else those of the built-in one."""
+    programs: StepPrograms = field(init=False)
     layout: Layout = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.config
-        self.layout = layout = Layout(config.model)
+        self.programs = programs = self.captured or Decoder(config)
+        self.layout = layout = programs.layout
         layout.require(*config.optimizer.frozen, *config.optimizer.weight_decay_overrides)
         per_shard = config.data.windows_per_shard
         at_once = self.windows_at_once or per_shard
         self.windows_at_once = at_once = max(1, min(at_once, per_shard))
         self._shard = {
-            count: self._executor(programs.shard_program(config, layout, count, taps=self.taps))
+            count: self._executor(programs.shard(count, taps=self.taps))
             for count in {at_once, per_shard % at_once} - {0}
         }
-        weights = weights_program(config, layout)
+        weights = programs.weights()
         self._quantise = None if weights is None else self._executor(weights)
         self._quantised = {} if weights is None else _outputs(weights)
-        finish = programs.finish_program(config, layout)
+        finish = programs.finish()
         self._finish = None if finish is None else self._executor(finish)
-        self._fold = self._executor(programs.fold_program(layout))
-        norm = programs.norm_program(layout)
+        self._fold = self._executor(model.fold_program(layout))
+        norm = model.norm_program(layout)
         self._norm = self._executor(norm)
-        self._update = self._executor(programs.update_program(config, layout))
+        self._update = self._executor(model.update_program(config, layout))
         self._loss: Executor | None = None
 
         rows = per_shard * config.data.window
         self._losses = torch.zeros(rows, dtype=torch.float32)
         self._nll = torch.zeros(rows, dtype=torch.float32)
-        names = programs.boundaries(config) if self.taps else []
-        self._boundaries = {name: torch.zeros((rows, config.model.width)) for name in names}
+        boundaries = programs.boundaries if self.taps else {}
+        self._boundaries = {name: torch.zeros((rows, width)) for name, width in boundaries.items()}
         self._squares = torch.zeros(norm.buffers["squares"].shape, dtype=torch.float32)
         self._scalars = torch.zeros((len(layout.names), 8), dtype=torch.float32)
-        self._embed_grad = torch.zeros((config.model.vocabulary, config.model.width) if config.model.tied else (0,))
+        self._apart = {name: torch.zeros(shape) for name, shape in programs.apart.items()}
+        self._places = torch.zeros((rows, 3), dtype=torch.int32)
+        self._places[:, 2] = torch.arange(rows) % config.data.window
         self._free: list[torch.Tensor] = []
-        positions = range(config.data.window)
-        self.cos, self.sin = host.rope_tables(positions, config.model.head_width, config.model.rope_theta)
 
     def _executor(self, program: Program) -> Executor:
         return Executor(program, self.threads)
@@ -147,20 +151,19 @@ class Workspace:
         Returns its gradient [n] of the SUM of token losses, that sum in binary64, and its valid tokens.
         """
         grads, tokens = self.gradient(), 0
-        self._embed_grad.zero_()
+        for sums in self._apart.values():
+            sums.zero_()
         per_shard = self.config.data.windows_per_shard
         for at in range(0, per_shard, self.windows_at_once):
             count = min(self.windows_at_once, per_shard - at)
             rows = windows.samples(first + at, count)
-            bound = {**weights, "grads": grads, **self._bind(rows, at)}
+            bound = {**weights, **self._apart, "grads": grads, **self._bind(rows, at, first + at)}
             begin = at * self.config.data.window
             bound |= {name: values[begin : begin + len(rows.inputs)] for name, values in self._boundaries.items()}
-            if self.config.model.tied:
-                bound["embed_grad"] = self._embed_grad
-            self._shard[count].run(bound)
+            _run(self._shard[count], bound)
             tokens += rows.valid
         if self._finish is not None:
-            self._finish.run({"grads": grads, "embed_grad": self._embed_grad})
+            self._finish.run({"grads": grads, **self._apart})
         return grads, sum_f64(self._losses), tokens
 
     def fold(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -194,30 +197,43 @@ class Workspace:
     def losses(self, params: torch.Tensor, stream: WindowStream, windows: Sequence[int]) -> tuple[float, int]:
         """Return (sum of negative log-likelihoods in binary64, valid tokens), one window at a time, no gradient."""
         if self._loss is None:
-            self._loss = self._executor(programs.loss_program(self.config, self.layout, 1))
+            self._loss = self._executor(self.programs.loss(1))
         length = self.config.data.window
         total, tokens = 0.0, 0
         weights = self.weights(params)
         for window in windows:
             rows = stream.rows([window])
-            self._loss.run({**weights, **self._bind(rows, 0)})
+            _run(self._loss, {**weights, **self._bind(rows, 0, 0)})
             total, tokens = total + sum_f64(self._nll[:length]), tokens + rows.valid
         return total, tokens
 
-    def _bind(self, rows: Rows, at: int) -> dict[str, object]:
-        """Bind the rows of windows `at`, at + 1, … of a shard, and their part of its loss buffers."""
-        begin = at * self.config.data.window
+    def _bind(self, rows: Rows, at: int, sample: int) -> dict[str, object]:
+        """Bind the rows of windows `at`, at + 1, … of a shard, whose first sample is `sample`, and their losses."""
+        length = self.config.data.window
+        begin = at * length
         part = slice(begin, begin + len(rows.inputs))
+        for number, window in enumerate(self._places[part].view(-1, length, 3), sample):
+            window[:, 0], window[:, 1] = _int32(number & 0xFFFFFFFF), _int32(number >> 32)
         return {
+            **self.programs.tables,
+            "places": self._places[part],
             "ids": rows.inputs,
             "targets": rows.targets,
             "positions": rows.pos,
             "start": rows.start,
-            "cos": self.cos,
-            "sin": self.sin,
             "loss": self._losses[part],
             "nll": self._nll[part],
         }
+
+
+def _run(executor: Executor, arrays: Mapping[str, object]) -> None:
+    """Run a program on those of `arrays` that it knows."""
+    executor.run({buffer.name: arrays[buffer.name] for buffer in executor.program.external})
+
+
+def _int32(word: int) -> int:
+    """A 32-bit word as the signed number of the same bits."""
+    return word - (1 << 32) if word >> 31 else word
 
 
 def _outputs(program: Program) -> dict[str, torch.Tensor]:

@@ -62,7 +62,7 @@ def audited_trainer(config: RunConfig, folder: Path, threads: int) -> Iterator[A
     workspace = Workspace(config, threads)
     with project.open_ledger(writable=True) as ledger:
         uses = [records.dataset_use(data, "train")]
-        rope = records.rope_digest(workspace.cos, workspace.sin)
+        rope = records.rope_digest(workspace.programs.tables)
         state = initial_state(config, workspace.layout)
         predicate = records.genesis(config, uses, ledger.origin, state.commit(), rope)
         predicate["observed"] = records.observed(records.new_host_id(), threads)

@@ -33,7 +33,7 @@ class Shape:
 def shapes(config: RunConfig) -> list[Shape]:
     """The distinct matrices of a layer and the head, in the order of the step."""
     rows = config.data.window * config.data.windows_per_step
-    slots = matrices(config.model, Layout(config.model)).values()
+    slots = matrices(config.decoder, Layout(config.decoder)).values()
     return list(dict.fromkeys(Shape(slot.shape[0], slot.shape[1], rows, config.data.window) for slot in slots))
 
 

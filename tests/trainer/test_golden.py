@@ -27,7 +27,7 @@ def test_three_steps(project: Project, golden: Callable[[str], Any], tmp_path: P
     file.check("dataset", data.commitment.to_json())
     file.check("config", config.resolved())
     file.check("arithmetic", arithmetic(config))
-    file.check("rope", records.rope_digest(workspace.cos, workspace.sin))
+    file.check("rope", records.rope_digest(workspace.programs.tables))
     state = initial_state(config, workspace.layout)
     file.check("state 0", records.state_fields(state.commit()))
     stream = WindowStream(data, config.data.window, config.run.seed)

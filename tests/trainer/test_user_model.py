@@ -1,0 +1,201 @@
+"""A model of the user's own: the bits of the built-in one, any cut of a step, its guard, its record and its audit."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bitwitness.kernels import nn
+from bitwitness.kernels.errors import KernelError
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+from bitwitness.trainer import own_model
+from bitwitness.trainer.audit import audit
+from bitwitness.trainer.config import ConfigError, RunConfig, config_from_ledger, parse_config
+from bitwitness.trainer.data import Dataset, WindowStream
+from bitwitness.trainer.history import open_run
+from bitwitness.trainer.run import train
+from bitwitness.trainer.state import State, initial_state
+from bitwitness.trainer.step import Workspace, step
+
+from .conftest import make_project, small_table
+from .own_models import GPT, LLAMA
+from .test_run import roots
+from .test_run_bfp import Stop, stop_after
+
+ARGUMENTS = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "vocabulary": 257}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = make_project(tmp_path_factory.mktemp("own") / "project")
+    (made.root / "llama.py").write_text(LLAMA)
+    (made.root / "gpt.py").write_text(GPT)
+    return made
+
+
+def own_config(module: str, arguments: dict[str, Any] | None = None, **run: Any) -> RunConfig:
+    table = small_table(**run)
+    table["model"] = {"module": module, "arguments": arguments or {}}
+    return parse_config(table, where="test")
+
+
+def stream_of(project: Project, config: RunConfig) -> WindowStream:
+    data = Dataset.open(project.data_dir, "text")
+    return WindowStream(data, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
+
+
+def steps(project: Project, config: RunConfig, workspace: Workspace, count: int = 3) -> tuple[State, list[str]]:
+    state, stream, found = initial_state(config, workspace.layout), stream_of(project, config), []
+    for _ in range(count):
+        record = step(state, stream, workspace)
+        found.append(f"{state.commit().digest} {record.to_json()}")
+    return state, found
+
+
+def own_workspace(project: Project, config: RunConfig, threads: int = 1, windows_at_once: int = 0) -> Workspace:
+    programs = own_model.load(project.root, config).programs
+    return Workspace(config, threads, windows_at_once, captured=programs)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bfp"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_built_in_model_written_with_modules_has_its_bits(project: Project, tied: bool, precision: str) -> None:
+    table = small_table(precision=precision)
+    table["model"]["tied"], table["loss"], table["data"]["reset_documents"] = tied, {"z_loss": 1e-4}, True
+    built_in = parse_config(table, where="test")
+    own = parse_config(
+        {**table, "model": {"module": "llama.py:Llama", "arguments": {**ARGUMENTS, "tied": tied}}}, where="test"
+    )
+    theirs, ours = Workspace(built_in, 2), own_workspace(project, own, 2)
+    state, expected = steps(project, built_in, theirs)
+    mine, found = steps(project, own, ours)
+    assert found == expected
+    stream = stream_of(project, own)
+    assert ours.losses(mine.params, stream, [0, 1]) == theirs.losses(state.params, stream, [0, 1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bfp"])
+def test_threads_and_windows_at_once_are_not_in_the_bits(project: Project, precision: str) -> None:
+    config = own_config("gpt.py:GPT", precision=precision)
+    _, expected = steps(project, config, own_workspace(project, config, 1, 1))
+    for threads, windows_at_once in ((1, 2), (2, 1), (3, 2)):
+        assert steps(project, config, own_workspace(project, config, threads, windows_at_once))[1] == expected
+
+
+def test_the_bits_are_those_of_the_modules_run_eagerly(project: Project) -> None:
+    """One shard's losses and gradients, through the step program and through torch's autograd; dropout included."""
+    config = own_config("gpt.py:GPT")
+    workspace = own_workspace(project, config)
+    state = initial_state(config, workspace.layout)
+    grads, loss, _ = workspace.shard_gradient(workspace.weights(state.params), stream_of(project, config), 4)
+    scope: dict[str, Any] = {}
+    exec(GPT, scope)
+    model = nn.named(scope["GPT"]())
+    nn.initialise(model, config.run.seed)
+    weights = workspace.layout.tensors(state.params)
+    assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+    rows = stream_of(project, config).samples(4, 2)
+    ids, targets = (torch.from_numpy(part).view(2, -1) for part in (rows.inputs, rows.targets))
+    with nn.tokens(nn.samples(4, 2, config.data.window, seed=config.run.seed)):
+        total = nn.CrossEntropyLoss(reduction="sum")(model(ids), targets)
+        total.backward()
+    assert total.item() == pytest.approx(loss, abs=2.0**-24 * loss)
+    found = workspace.layout.tensors(grads)
+    once = [name for name in found if not name.startswith(("block.", "tokens."))]  # used once: no sum to associate
+    assert once and all(torch.equal(found[name], dict(model.named_parameters())[name].grad) for name in once)
+
+
+def test_a_run_is_resumed_and_audited_without_the_file(tmp_path: Path) -> None:
+    config = own_config("gpt.py:GPT", {"p": 0.25}, eval_every=3, eval_windows=2)
+    whole, stopped = make_project(tmp_path / "whole"), make_project(tmp_path / "stopped")
+    for made in (whole, stopped):
+        (made.root / "gpt.py").write_text(GPT)
+    assert train(whole, config, threads=1).outcome == "completed"
+    with pytest.raises(Stop):
+        train(stopped, config, threads=3, report=stop_after(5))
+    train(stopped, config, threads=2, windows_at_once=1, resume=True)
+    assert roots(stopped) == roots(whole) and len(roots(whole)) == 6
+    (stopped.root / "gpt.py").write_text("raise SystemExit('an audit must not run this')")
+    assert audit(stopped, "r", samples=3, threads=1, windows_at_once=1).result == "match"
+    with stopped.open_ledger() as ledger:
+        genesis = open_run(ledger, "r").genesis
+    stored = stopped.runs_dir / "r" / "model.json"
+    assert genesis["model"]["program"] == hashlib.sha256(stored.read_bytes()).hexdigest()
+    assert genesis["model"]["source"] == hashlib.sha256(GPT.encode()).hexdigest()
+    assert {"dropout", "gelu", "layernorm_backward", "bias_backward"} <= genesis["arithmetic"]["operators"].keys()
+    assert "erf" in genesis["arithmetic"]["functions"] and "swiglu" not in genesis["arithmetic"]["operators"]
+    stored.write_bytes(stored.read_bytes().replace(b'"p":"3e800000"', b'"p":"3e000000"'))
+    report = audit(stopped, "r", samples=0, threads=1)
+    assert report.result == "unavailable" and "not the one that the ledger commits to" in report.units[0].detail
+    stored.unlink()
+    assert audit(stopped, "r", samples=0, threads=1).result == "unavailable"
+
+
+def test_a_changed_file_is_refused_at_resume(tmp_path: Path) -> None:
+    made = make_project(tmp_path / "project")
+    (made.root / "gpt.py").write_text(GPT)
+    config = own_config("gpt.py:GPT")
+    with pytest.raises(Stop):
+        train(made, config, threads=2, report=stop_after(1))
+    (made.root / "gpt.py").write_text(GPT + "\n# another file\n")
+    with pytest.raises(own_model.ModelChanged, match=r"gpt.py is not the file that run r began with"):
+        train(made, config, threads=2, resume=True)
+    (made.root / "gpt.py").write_text(GPT)
+    assert train(made, config, threads=2, resume=True).outcome == "completed"
+
+
+def test_the_configuration_comes_back_from_the_ledger() -> None:
+    config = own_config("dir/a_b.py:M", {"x": 1, "y": 0.5, "z": "3ff0000000000000", "on": True})
+    again = config_from_ledger(config.resolved())
+    assert again == config and [type(v) for v in again.model.arguments.values()] == [int, float, str, bool]
+    table = small_table()
+    table["model"] = "gpt.py:GPT"
+    assert parse_config(table, where="test") == own_config("gpt.py:GPT")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"module": "../x.py:M"}, "module"),
+        ({"module": "a/../x.py:M"}, "must name a file inside the project folder"),
+        ({"module": "/x.py:M"}, "module"),
+        ({"module": "x.py"}, "module"),
+        ({"module": "x.py:M", "layers": 2}, "unknown key model.layers"),
+        ({"module": "x.py:M", "arguments": {"a b": 1}}, "is not the name of an argument"),
+        ({"module": "x.py:M", "arguments": {"a": [1]}}, "model.arguments.a"),
+    ],
+)
+def test_what_is_no_module_is_one_line(model: dict[str, Any], message: str) -> None:
+    table = small_table()
+    table["model"] = model
+    with pytest.raises(ConfigError, match=message) as error:
+        parse_config(table, where="run.toml")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = (", r"^own.py:1: SyntaxError"),
+        ("import nothing_like_it", r"^own.py:1: ModuleNotFoundError: No module named 'nothing_like_it'$"),
+        ("M = 3", r"^own.py has no torch.nn.Module M"),
+        ("import torch\nclass M(torch.nn.Module):\n    def __init__(self, a): ...", r"^constructor: TypeError"),
+    ],
+)
+def test_a_file_that_is_no_model_is_one_line(project: Project, text: str, message: str) -> None:
+    (project.root / "own.py").write_text(text)
+    with pytest.raises((own_model.ModelError, KernelError), match=message) as error:
+        own_model.load(project.root, own_config("own.py:M"))
+    assert "\n" not in str(error.value)
+    with pytest.raises(own_model.ModelError, match="No such file"):
+        own_model.load(project.root, own_config("none.py:M"))
+
+
+def test_a_vocabulary_too_small_for_the_data_is_refused(project: Project) -> None:
+    with pytest.raises(BitwitnessError, match=r"token ids up to 256; model.vocabulary = 100 is too small"):
+        train(project, own_config("gpt.py:GPT", {"vocabulary": 100}), threads=1)

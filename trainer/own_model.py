@@ -1,0 +1,186 @@
+"""A model of the user's own (`model.module`): read, captured, committed to, stored with the run, and read back.
+
+Only `train` runs the user's file. What it captures is data (kernels/graph.py): `runs/NAME/model.json`, canonical JSON
+whose SHA-256 stands in the genesis beside that of the file. Replay and audit run what was captured, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from bitwitness.kernels.capture import capture, declaring
+from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.graph import Graph
+from bitwitness.ledger import jcs
+from bitwitness.ledger.errors import BitwitnessError, JsonError
+from bitwitness.ledger.regular_file import read_regular
+
+from .captured import CapturedModel
+from .config import RunConfig, UserModel
+from .history import RunHistory
+
+MODEL_FILE = "model.json"
+_SOURCE_LIMIT = 1 << 20
+_LIMIT = 16 << 20  # bytes of a captured model: a layer takes some 20 KiB
+_NAME = "bitwitness_own_model"
+
+Json = dict[str, Any]
+
+
+class ModelError(BitwitnessError):
+    """The user's file cannot be made a model of; the message names the file, and the line where there is one."""
+
+
+class ModelChanged(BitwitnessError):
+    """The user's file is not the one that the run began with."""
+
+
+class ModelUnavailable(BitwitnessError):
+    """The captured model of a run is not at hand."""
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A captured model: its programs, its canonical JSON, and the SHA-256 of the file that it came from."""
+
+    programs: CapturedModel
+    data: bytes
+    source: str
+
+    @cached_property
+    def program(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def to_json(self) -> Json:
+        """The `model` of a genesis."""
+        return {"program": self.program, "source": self.source}
+
+    def save(self, run_folder: Path) -> None:
+        """Store the captured model with the run, durably, unless it is there."""
+        path = run_folder / MODEL_FILE
+        if path.is_file() and path.read_bytes() == self.data:
+            return
+        run_folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{MODEL_FILE}.tmp-{os.getpid()}")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(self.data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise BitwitnessError(f"{path}: the captured model could not be stored: {error.strerror}") from None
+
+
+def load(root: Path, config: RunConfig) -> OwnModel:
+    """Run the user's file, which lies in the project folder `root`, and capture its model.
+
+    Forward runs on tensors without memory, for two numbers of windows, in training and not. Raises ModelError, and
+    CaptureError for what has no defined bits.
+    """
+    model = config.model
+    assert isinstance(model, UserModel)
+    path = root / model.file
+    source = _read(path, model.file)
+    module = _run(source, path, model.file)
+    try:
+        cls = getattr(module, model.cls, None)
+        if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
+            raise ModelError(f"{model.file} has no torch.nn.Module {model.cls}; model.module names FILE.py:CLASS")
+        with declaring(str(path)):
+            made = cls(**model.arguments)
+        graph = capture(
+            made, window=config.data.window, seed=config.run.seed, z_loss=config.loss.z_loss, file=str(path)
+        )
+    finally:
+        sys.modules.pop(_NAME, None)
+    return OwnModel(CapturedModel(config, graph), jcs.encode(graph.to_json()), hashlib.sha256(source).hexdigest())
+
+
+def require_same(own: OwnModel | None, recorded: Json | None, config: RunConfig) -> None:
+    """Raise ModelChanged unless a resumed run has the model that its genesis commits to."""
+    if own is None or recorded is None:
+        return
+    assert isinstance(config.model, UserModel)
+    began = f"run {config.run.name} began with"
+    if own.source != recorded["source"]:
+        raise ModelChanged(
+            f"{config.model.file} is not the file that {began} (SHA-256 {recorded['source'][:16]}…, now "
+            f"{own.source[:16]}…); put it back, or begin a new run"
+        )
+    if own.program != recorded["program"]:
+        raise ModelChanged(
+            f"{config.model.file} is captured into another program than {began}; forward must not change"
+        )
+
+
+def read_model(run_folder: Path) -> bytes | None:
+    """The bytes of a run's captured model, unchecked; None where there is none."""
+    try:
+        return read_regular(run_folder / MODEL_FILE, _LIMIT)
+    except OSError:
+        return None
+
+
+def captured(data: bytes | None, history: RunHistory) -> CapturedModel | None:
+    """The programs of a run's captured model; None for a run of the built-in one.
+
+    Raises ModelUnavailable where `data` is not what the genesis commits to, GraphError where that is no model.
+    """
+    recorded = history.genesis.get("model")
+    if recorded is None:
+        return None
+    if data is None:
+        raise ModelUnavailable(
+            f"the run's {MODEL_FILE} is missing; it lies in the run's folder, or with whoever trained it"
+        )
+    if hashlib.sha256(data).hexdigest() != recorded["program"]:
+        raise ModelUnavailable(f"the run's {MODEL_FILE} is not the one that the ledger commits to")
+    try:
+        graph = Graph.from_json(jcs.parse(data, max_bytes=_LIMIT))
+    except JsonError as error:
+        raise KernelError(f"{MODEL_FILE}: {error}") from None
+    return CapturedModel(history.config, graph)
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return read_regular(path, _SOURCE_LIMIT)
+    except OSError as error:
+        raise ModelError(f"{name}: {error.strerror}; model.module names a file in the project folder") from None
+
+
+def _run(source: bytes, path: Path, name: str) -> ModuleType:
+    """Execute the very bytes that were read as a module. It stays in sys.modules, which dataclasses look into."""
+    module = ModuleType(_NAME)
+    module.__file__, module.__spec__ = str(path), ModuleSpec(_NAME, None, origin=str(path))
+    sys.modules[_NAME] = module
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except Exception as error:
+        sys.modules.pop(_NAME, None)
+        line = error.lineno if isinstance(error, SyntaxError) else _line(error, str(path))
+        where = name if line is None else f"{name}:{line}"
+        text = str(error).strip().partition("\n")[0]
+        raise ModelError(f"{where}: {type(error).__name__}: {text}") from None
+    return module
+
+
+def _line(error: Exception, file: str) -> int | None:
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
