@@ -53,26 +53,19 @@ def junit(checks: Sequence[Check], target: str) -> str:
 
 def sarif(checks: Sequence[Check], target: str, code: int) -> str:
     """One result for each check, of kind pass, fail, open (required, not made) or informational."""
-    rules = {check["name"]: check for check in checks}
-    positions = {name: number for number, name in enumerate(rules)}
+    rules = list(dict.fromkeys(map(_rule, checks)))
     driver = {
         "name": "bitwitness",
         "version": version("bitwitness"),
-        "rules": [
-            {
-                "id": f"{check.get('category', 'CRYPTO')}/{name}",
-                "shortDescription": {"text": f"{name} ({check.get('category', 'CRYPTO')})"},
-            }
-            for name, check in rules.items()
-        ],
+        "rules": [{"id": rule, "shortDescription": {"text": rule}} for rule in rules],
     }
     results = []
     for check in checks:
         kind = _kind(check)
         results.append(
             {
-                "ruleId": f"{rules[check['name']].get('category', 'CRYPTO')}/{check['name']}",
-                "ruleIndex": positions[check["name"]],
+                "ruleId": _rule(check),
+                "ruleIndex": rules.index(_rule(check)),
                 "kind": kind,
                 "level": "error" if kind == "fail" else "none",
                 "message": {"text": plain(check["detail"])},
@@ -85,6 +78,10 @@ def sarif(checks: Sequence[Check], target: str, code: int) -> str:
         "results": results,
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _rule(check: Check) -> str:
+    return f"{check.get('category', 'CRYPTO')}/{check['name']}"
 
 
 def _kind(check: Check) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["load_verified", "verify_model"]
+__all__ = ["load_file", "load_verified", "verify_model"]
 
 
 def __getattr__(name: str) -> Any:
     # The command line asks for one module of many; none pays for the others.
-    if name == "load_verified":
-        from .load import load_verified
+    if name in ("load_file", "load_verified"):
+        from . import load
 
-        return load_verified
+        return getattr(load, name)
     if name == "verify_model":
         from .gate import verify_model
 

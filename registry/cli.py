@@ -50,6 +50,9 @@ def register(
         int | None, typer.Option(metavar="N", min=0, help="A step with a stored state; the last unless given.")
     ] = None,
     license: Annotated[str | None, typer.Option(metavar="SPDX", help="Licence of the model.")] = None,
+    shard_size: Annotated[
+        int, typer.Option(metavar="BYTES", min=1, help="Weights of more bytes go into several files with an index.")
+    ] = 5_000_000_000,
     witness: WitnessOption = None,
     witnesses: WitnessesOption = False,
     json_output: JsonOption = False,
@@ -63,7 +66,15 @@ def register(
     """
     project = current_project()
 
-    made = make_version(project, name, run, step=step, license=license, cosign=cosigner(project, witness, witnesses))
+    made = make_version(
+        project,
+        name,
+        run,
+        step=step,
+        license=license,
+        shard_bytes=shard_size,
+        cosign=cosigner(project, witness, witnesses),
+    )
     for warning in made.warnings:
         note(f"warning: {warning}")
     if json_output:

@@ -64,23 +64,27 @@ def check_status(
     return f"{status} of {status.predicate['time']} lists the {len(records)} audits and evals that are here", status
 
 
-def check_news(lineage: Lineage, entries: Sequence[Entry], head: Checkpoint, news: News) -> str:
-    """A status from elsewhere is of the same log, and lists for the run exactly what the bundle holds."""
+def check_same_log(head: Checkpoint, news: News) -> str:
+    """A status from elsewhere contradicts the bundle's checkpoint in nothing that can be seen."""
     if news.head.size == head.size and news.head.root != head.root:
         raise LineageBroken(f"its checkpoint has another root at size {head.size} than the bundle's: two logs")
-    said = f"{news.entry} of {news.entry.predicate['time']}, below a checkpoint of {news.head.size} entries"
+    return f"{news.entry} of {news.entry.predicate['time']}, below a checkpoint of {news.head.size} entries"
+
+
+def check_news(lineage: Lineage, entries: Sequence[Entry], news: News) -> str:
+    """A status from elsewhere lists for the run exactly what the bundle holds up to it."""
     records = [entry for entry in entries if is_record(entry.kind, entry.predicate) and entry.index < news.entry.index]
     listed = news.runs.get(lineage.genesis.leaf)
     if listed is None:
         if news.entry.index > lineage.genesis.index:
-            raise LineageBroken(f"{said}, lists no run {lineage.genesis.leaf[:16]}…, which began before it")
-        return f"{said}, is older than the run"
+            raise LineageBroken(f"{news.entry} lists no run {lineage.genesis.leaf[:16]}…, which began before it")
+        return f"{news.entry} is older than the run"
     if tree("records/1", [entry.raw for entry in records]) != listed:
         raise LineageBroken(
-            f"{said}, lists {listed.size} audits, evals and words for the run, and the bundle does not hold just these "
-            f"(it has {len(records)}): ask for a refreshed bundle"
+            f"{news.entry} lists {listed.size} audits, evals and words for the run, and the bundle does not hold just "
+            f"these (it has {len(records)}): ask for a refreshed bundle"
         )
-    return f"{said}, lists the {len(records)} audits, evals and words that are here"
+    return f"the bundle holds the {len(records)} audits, evals and words that {news.entry} lists"
 
 
 def _check_ledger(status: Entry, proof: StatusProof, head: Checkpoint) -> None:

@@ -109,7 +109,7 @@ def decide(request: Request) -> Verdict:
         except FoundWrong as error:
             verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
     if request.vsa is not None:
-        write_file(request.vsa, jcs.encode(_summary(request, verdict, data)).decode("ascii") + "\n")
+        write_file(request.vsa, jcs.encode(_summary(request, verdict, data)).decode("utf-8") + "\n")
     return verdict
 
 

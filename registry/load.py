@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwitness.ledger.errors import BitwitnessError
 
 from .checks import exit_code, reasons
-from .policy import load_policy
-from .verify import examine
+from .folder import is_weights_file
+from .gate import Request, decide
+from .verify import Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -25,18 +27,61 @@ class NotVerified(BitwitnessError):
         self.exit_code = code
 
 
-def load_verified(path: Path | str, policy: Path | str) -> dict[str, torch.Tensor]:
+def load_verified(
+    path: Path | str, policy: Path | str, *, state: Path | str | None = None, status: Path | str | None = None
+) -> dict[str, torch.Tensor]:
     """Verify a model's folder against a policy file and return its tensors by name, in byte order of the names.
 
     The files are read once. Tensors share the memory that was checked, are writable, and belong to the caller.
+    ``state`` is the gate's memory, ``status`` a newer status of the log (docs/gate.md).
     Raises NotVerified with every reason, or another BitwitnessError if policy or folder cannot be read.
     """
-    import torch  # seconds to import; the gate itself does without
+    return _tensors(_verified(Path(path), Path(policy), state, status))
 
-    verdict = examine(Path(path), load_policy(Path(policy)), keep=True)
+
+def load_file(
+    filename: Path | str,
+    device: str | int = "cpu",
+    *,
+    policy: Path | str,
+    state: Path | str | None = None,
+    status: Path | str | None = None,
+) -> dict[str, torch.Tensor]:
+    """As `safetensors.torch.load_file`, of one weights file in a model's folder, the whole of which is verified first.
+
+    Raises NotVerified, or another BitwitnessError.
+    """
+    filename = Path(filename)
+    if not is_weights_file(filename.name):
+        raise BitwitnessError(f"{filename} is not a weights file of a model's folder")
+    verdict = _verified(filename.parent, Path(policy), state, status)
+    # The memory of each file was kept, so what is returned was checked; the file itself is not opened again.
+    wanted = {name for name, file in verdict.places.items() if file == filename.name}
+    if not wanted:
+        raise BitwitnessError(f"{filename}: the release has no such weights file")
+    tensors = _tensors(verdict, wanted)
+    return tensors if str(device) == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _verified(path: Path, policy: Path, state: Path | str | None, status: Path | str | None) -> Verdict:
+    verdict = decide(
+        Request(
+            path,
+            policy,
+            state=None if state is None else Path(state),
+            status=None if status is None else Path(status),
+            keep=True,
+        )
+    )
     code = exit_code(verdict.checks)
     if code:
-        raise NotVerified(Path(path), reasons(verdict.checks), code)
+        raise NotVerified(path, reasons(verdict.checks), code)
+    return verdict
+
+
+def _tensors(verdict: Verdict, wanted: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+    import torch  # seconds to import; the gate itself does without
+
     dtypes = {
         "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
         "I64": torch.int64, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
@@ -45,6 +90,8 @@ def load_verified(path: Path | str, policy: Path | str) -> dict[str, torch.Tenso
     }  # fmt: skip
     result = {}
     for name, tensor in sorted(verdict.tensors.items()):
+        if wanted is not None and name not in wanted:
+            continue
         raw = torch.frombuffer(tensor.data, dtype=torch.uint8)
         dtype = dtypes[tensor.entry.dtype]
         if raw.data_ptr() % dtype.itemsize:

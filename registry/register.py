@@ -29,14 +29,14 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.safetensors_header import SafetensorsError, write_file
 from bitwitness.ledger.store import Ledger
 
-from . import bundle, weights
+from . import bundle, shards, weights
 from .collect import collect
-from .folder import Folder
+from .folder import CONFIG, INDEX, WEIGHTS, Folder, shard_name
 from .names import NameRefused, check_name
 from .status import append_status
 
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
+# With config.json and the index, as many files as an entry can list.
+_SHARDS_LIMIT = 126
 _LICENSE = re.compile(r"[ -~]{1,200}")
 # Transformers wants to know for which framework a safetensors file was written.
 _METADATA = {"format": "pt"}
@@ -97,10 +97,12 @@ def register(
     *,
     step: int | None = None,
     license: str | None = None,
+    shard_bytes: int = 5_000_000_000,
     cosign: Callable[[Ledger, str], str] = lambda ledger, note: note,
 ) -> Registered:
     """Release a stored state of ``run`` (name or id; the last step unless ``step`` is given) as the next version.
 
+    Weights of more than ``shard_bytes`` go into several files with an index (shards.py).
     ``cosign`` may have witnesses cosign the checkpoint note that the bundle will hold.
     The whole ledger is verified first: a release vouches for what it says of the run.
     Raises StateMissing, StateIsNotTheLedgers, NameRefused, KeyEnded, or what ledger and key files raise.
@@ -125,7 +127,7 @@ def register(
                 "state": source.state,
                 "weights": source.weights.to_json(),
                 "dtype": _dtype(leaves),
-                "files": _write_files(temporary, tensors, source.config),
+                "files": _write_files(temporary, tensors, source.config, shard_bytes),
             }
             if license is not None:
                 predicate["license"] = license
@@ -257,13 +259,26 @@ def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], lis
 
 
 def _write_files(
-    folder: Path, tensors: Mapping[str, weights.LoadedTensor], config: Mapping[str, Any]
+    folder: Path, tensors: Mapping[str, weights.LoadedTensor], config: Mapping[str, Any], shard_bytes: int
 ) -> list[dict[str, Any]]:
+    """Write configuration and weights, and say of each file what the release signs."""
     views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
-    write_file(folder / WEIGHTS, views, _METADATA)
+    sizes = {name: tensor.data.nbytes for name, tensor in tensors.items()}
+    parts = shards.plan(sizes, shard_bytes)
+    names = [WEIGHTS] if len(parts) == 1 else [shard_name(n, len(parts)) for n in range(1, len(parts) + 1)]
+    if len(names) > _SHARDS_LIMIT:
+        raise BitwitnessError(
+            f"the weights would take {len(names)} files of {shard_bytes} bytes; a release lists at most {_SHARDS_LIMIT}"
+        )
+    for file, part in zip(names, parts, strict=True):
+        write_file(folder / file, {name: views[name] for name in part}, _METADATA)
+    if len(parts) > 1:
+        places = {name: file for file, part in zip(names, parts, strict=True) for name in part}
+        _write_synced(folder / INDEX, shards.index_bytes(places, sum(sizes.values())))
+        names.append(INDEX)
     _write_synced(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
     files = []
-    for name in sorted((CONFIG, WEIGHTS)):
+    for name in sorted((CONFIG, *names)):
         with open(folder / name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files.append({"name": name, "sha256": digest, "bytes": (folder / name).stat().st_size})

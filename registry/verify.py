@@ -68,11 +68,12 @@ class Verdict:
     """The checks of one model, and what they were made on.
 
     ``tensors`` stand in the memory that was checked (empty unless it was asked to be kept and the weights passed);
-    ``digests`` are the SHA-256 of the files that were read, ``bundle`` the bytes of provenance.json.
+    ``places`` says in which file. ``digests`` are the SHA-256 of the files that were read, ``bundle`` the proof's bytes.
     """
 
     checks: list[Check] = field(default_factory=list)
     tensors: Mapping[str, weights.LoadedTensor] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     bundle: bytes | None = None
     traced: Traced | None = None
@@ -160,9 +161,15 @@ def _check_news(path: Path, traced: Traced, policy: Policy, now: datetime, verdi
         except OSError as error:
             raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
         news = status_file.open_status(data, policy)
-        return completeness.check_news(traced.lineage, traced.entries, traced.head, news), news
+        return completeness.check_same_log(traced.head, news), news
 
     news = verdict.attempt("newest-status", "CRYPTO", step)
+    if news is None:
+        verdict.skip("CRYPTO", "up-to-date")
+    else:
+        verdict.attempt(
+            "up-to-date", "CRYPTO", lambda: (completeness.check_news(traced.lineage, traced.entries, news), True)
+        )
     if policy.status is not None and policy.status.max_age is not None:
         if news is None:
             verdict.skip("POLICY", "newest-status-age")
@@ -311,6 +318,7 @@ def _check_weights(files: _Files, traced: Traced, verdict: Verdict) -> None:
         said = weights.compare(found, _listed(traced.read), signed, release["dtype"])
         if INDEX in files.texts:
             check_index(files.texts[INDEX], places, sum(leaf.nbytes for leaf in found))
+        verdict.places = places
         return said, weights.views(files.weights)
 
     tensors = verdict.attempt("weights", "CRYPTO", step)
