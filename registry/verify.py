@@ -68,7 +68,7 @@ class Verdict:
     """The checks of one model, and what they were made on.
 
     ``tensors`` stand in the memory that was checked (empty unless it was asked to be kept and the weights passed);
-    ``places`` says in which file. ``digests`` are the SHA-256 of the files that were read, ``bundle`` the proof's bytes.
+    ``places`` says in which file. ``digests`` are the SHA-256 of the files that were read, ``bundle`` the proof.
     """
 
     checks: list[Check] = field(default_factory=list)
