@@ -270,10 +270,10 @@ def _write_files(
         raise BitwitnessError(
             f"the weights would take {len(names)} files of {shard_bytes} bytes; a release lists at most {_SHARDS_LIMIT}"
         )
-    for file, part in zip(names, parts, strict=True):
-        write_file(folder / file, {name: views[name] for name in part}, _METADATA)
+    for name, part in zip(names, parts, strict=True):
+        write_file(folder / name, {tensor: views[tensor] for tensor in part}, _METADATA)
     if len(parts) > 1:
-        places = {name: file for file, part in zip(names, parts, strict=True) for name in part}
+        places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
         _write_synced(folder / INDEX, shards.index_bytes(places, sum(sizes.values())))
         names.append(INDEX)
     _write_synced(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
