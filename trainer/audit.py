@@ -30,6 +30,7 @@ from .beacons import NONE, choose, obtain
 from .coverage import open_coverage
 from .examiner import Examiner
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
+from .machine import machine_fault, unproven
 from .outcome import UnitResult
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
@@ -133,7 +134,12 @@ def audit(
         transcribed = Transcript(seed, auditor.keyid)
         examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work)
         screened = examiner.screen()
-        results = with_faults(history, examiner.examine(chosen, report), examiner.faults)
+        broken = machine_fault(threads)
+        replayed = [] if broken else examiner.examine(chosen, report)
+        if (broken := broken or machine_fault(threads)) is not None:
+            results = unproven(chosen, broken)
+        else:
+            results = with_faults(history, replayed, examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
         result = _overall(results)
         transcript = examiner.transcript.commit()
