@@ -38,6 +38,7 @@ TYPES: Mapping[str, str] = {
     "dataset/1": "one document leaf per document, in path order",
     "code/1": "one source-file leaf per file, in byte order of the paths",
     "history/1": "the bytes of a run's entries, in order",
+    "gradient/1": "one tensor leaf per parameter, in byte order of the names",
     "parts/1": "the leaves and nodes of a step's gradient fold, norm, clip, losses and counts",
     "transcript/1": "HMAC-SHA-256 digests of an audit's taps",
     "ledger/1": "the bytes of all entries of a ledger, in order",

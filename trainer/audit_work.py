@@ -34,6 +34,7 @@ from bitwitness.ledger.safetensors_header import write_file
 from bitwitness.ledger.tile_export import write_whole
 
 from .outcome import UnitResult
+from .parts import Parts
 from .sample import Unit
 from .state import Control, State, load_tensors
 from .step import PartialFold
@@ -139,7 +140,10 @@ class AuditWork:
         if {name: tensor_digest(byte_view(tensor)) for name, tensor in tensors.items()} != kept["digests"]:
             return None
         state.control = Control(**kept["control"])
-        fold = None if said is None else PartialFold(said["shard"], stack, f64_from_hex(said["total"]), said["tokens"])
+        if said is None:
+            return Point(list(kept["compared"]), state, None)
+        parts = None if said["parts"] is None else Parts(state.layout, (said["parts"][0], said["parts"][1]))
+        fold = PartialFold(said["shard"], stack, f64_from_hex(said["total"]), said["tokens"], parts)
         return Point(list(kept["compared"]), state, fold)
 
     def _read(self) -> None:
@@ -187,6 +191,7 @@ class AuditWork:
             if fold is None
             else {
                 "counts": [count for count, _gradient in fold.stack],
+                "parts": None if fold.parts is None else fold.parts.so_far(),
                 "shard": fold.shard,
                 "tokens": fold.tokens,
                 "total": f64_hex(fold.total),

@@ -172,7 +172,9 @@ class Run(Section):
     eval_every: Natural = Field(default=0, description="steps between held-out losses; 0 for none")
     eval_windows: Count = Field(default=8, description="windows of a held-out loss")
     commit_optimizer_every: Count = Field(default=1, description="steps between commitments to the moments")
-    commit: Literal["step"] = Field(default="step", description="what a step commits to; parts are reserved")
+    commit: Literal["step", "parts"] = Field(
+        default="step", description="`parts`: every step also commits to each gradient of its fold"
+    )
     checkpoint_every: Count = Field(default=50, description="steps between signed checkpoints of the log")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.jcs import f32_hex, f64_from_hex, f64_hex
 
+from . import parts
 from .config import UserModel
 from .data.split import held_out_name
 from .history import Entry, RunHistory
@@ -143,8 +144,10 @@ def _steps(history: RunHistory) -> Iterator[Fault]:
             wrong["scalars"] = f"{', '.join(names)} do not follow from config, norm and tokens"
         if ("optimizer" in computed) != _moments_due(history, step):
             wrong["optimizer"] = "the moments are not committed exactly where config says"
-        if "parts" in computed:
-            wrong["parts"] = "parts are not in this record"
+        if ("parts" in computed) != (config.run.commit == "parts"):
+            wrong["parts"] = "parts are not committed exactly where config says"
+        elif "parts" in computed and computed["parts"]["size"] != parts.count(config.data.shards):
+            wrong["parts"] = "the commitment to parts has not two leaves for each shard"
         for name, reason in wrong.items():
             yield Fault(step, name, f"step {step}: {reason}", computed["state"], computed["state"])
         previous = control

@@ -34,6 +34,7 @@ from .history import RunHistory, open_run, open_verified_run
 from .material import LocalStates
 from .memory import require_memory
 from .own_model import OwnModel
+from .parts import save_leaves
 from .record_check import require_record
 from .replay import resume_state
 from .state import State, StateCommitment, remove_leftovers, save_state, state_folder
@@ -256,6 +257,8 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
         stores = _stores(session.config, number)
         commitment = state.commit(optimizer=stores or number % config.commit_optimizer_every == 0)
         seconds = time.perf_counter() - began
+        if record.parts is not None:
+            save_leaves(session.folder, number, record.parts)
         writer.append(
             "step",
             {

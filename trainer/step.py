@@ -26,6 +26,7 @@ from . import model
 from .config import RunConfig
 from .data.windows import Rows, WindowStream
 from .layout import Layout
+from .parts import PartLeaves, Parts
 from .programs import Decoder, StepPrograms
 from .schedule import learning_rate
 from .state import State
@@ -64,9 +65,12 @@ class StepRecord:
     norm: float
     tokens: int
     scalars: dict[str, float]
+    parts: PartLeaves | None = None
+    """With `run.commit = "parts"`: the leaves that the step commits to."""
 
     def to_json(self) -> dict[str, object]:
-        return {
+        parts = {} if self.parts is None else {"parts": self.parts.commit().to_json()}
+        return parts | {
             "loss": f64_hex(self.loss),
             "norm": f64_hex(self.norm),
             "scalars": {name: f32_hex(value) for name, value in self.scalars.items()},
@@ -251,6 +255,8 @@ class PartialFold:
     stack: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     total: float = 0.0
     tokens: int = 0
+    parts: Parts | None = None
+    """The leaves so far of a step that commits to its parts."""
 
 
 AfterShard = Callable[[PartialFold], None]
@@ -272,6 +278,9 @@ def step(
     """
     config = workspace.config
     number = state.control.step + 1
+    fold = fold or PartialFold()
+    if config.run.commit == "parts" and fold.parts is None:
+        fold.parts = Parts(workspace.layout)
     gradient, loss, tokens = folded_gradient(state, windows, workspace, tap, fold, after_shard)
     if tokens == 0:
         workspace.release(gradient)
@@ -288,7 +297,8 @@ def step(
         for name, tensor in workspace.layout.tensors(state.params).items():
             tap(f"weights/{name}", tensor)
     state.advance(tokens, config.data.windows_per_step)
-    return StepRecord(number, mean, norm, tokens, scalars)
+    leaves = None if fold.parts is None else fold.parts.finish(mean, norm, tokens, scalars)
+    return StepRecord(number, mean, norm, tokens, scalars, leaves)
 
 
 def folded_gradient(
@@ -313,21 +323,27 @@ def folded_gradient(
         if tap is not None:
             for name, values in workspace.tapped(gradient):
                 tap(f"shard/{shard}/{name}", values)
+        if fold.parts is not None:
+            fold.parts.shard(shard, gradient, loss, count)
         fold.total, fold.tokens = fold.total + loss, fold.tokens + count
         stack.append((1, gradient))
         while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
-            _merge(stack, workspace)
+            _merge(fold, workspace, shard + 1)
         fold.shard = shard + 1
         if after_shard is not None and fold.shard < data.shards:
             after_shard(fold)
     while len(stack) > 1:
-        _merge(stack, workspace)
+        _merge(fold, workspace, data.shards)
     return stack[0][1], fold.total, fold.tokens
 
 
-def _merge(stack: list[tuple[int, torch.Tensor]], workspace: Workspace) -> None:
-    (count, right), (before, left) = stack.pop(), stack.pop()
-    stack.append((before + count, workspace.fold(left, right)))
+def _merge(fold: PartialFold, workspace: Workspace, end: int) -> None:
+    """Add the two uppermost sums, of the shards before `end`."""
+    (count, right), (before, left) = fold.stack.pop(), fold.stack.pop()
+    total, gradient = before + count, workspace.fold(left, right)
+    if fold.parts is not None:
+        fold.parts.fold(end - total, total, gradient)
+    fold.stack.append((total, gradient))
 
 
 def step_scalars(config: RunConfig, update: int, norm: float, tokens: int) -> dict[str, float]:

@@ -25,16 +25,19 @@ def main() -> None:
     from .audited import config_for
     from .gemm import bench_gemm
     from .ledger import bench_ledger
+    from .parts import bench_parts
     from .step import bench_step
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     gemm = bench_gemm(config_for("small", window=512, windows=4), rounds)
     step = bench_step("small", window=512, windows=4, rounds=rounds)
+    parts = bench_parts(rounds=rounds)
     results = {
         **{f"gemm_{precision}_vs_torch": mean for precision, mean in gemm["means"].items()},
         **step["ratios"],
         **bench_ledger(),
-        "details": {"gemm_small": gemm, "step_small": step},
+        "parts_overhead": parts["parts_overhead"],
+        "details": {"gemm_small": gemm, "step_small": step, "parts_small": parts},
         "machine": {
             "cpu": _cpu(),
             "cores": os.cpu_count(),

@@ -43,7 +43,7 @@ audit.audit(Project.find(sys.argv[1]), "r", samples=9, threads=1)
 
 @pytest.fixture
 def trained(project: Project) -> Project:
-    train(project, small_config(commit_optimizer_every=2), threads=2)
+    train(project, small_config(commit_optimizer_every=2, commit="parts"), threads=2)
     return project
 
 

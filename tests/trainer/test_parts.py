@@ -1,0 +1,114 @@
+"""Steps that commit to their parts: leaves are those of the fold, training and replay make the same, lies are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.jcs import f64_from_hex
+from bitwitness.ledger.project import Project
+from bitwitness.trainer import parts
+from bitwitness.trainer.audit import audit
+from bitwitness.trainer.history import RunHistory, open_run
+from bitwitness.trainer.parts import PartsUnavailable, load_leaves, parts_file
+from bitwitness.trainer.run import train
+
+from .conftest import make_project, small_config
+from .test_audit import lying_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = make_project(tmp_path_factory.mktemp("parts") / "p")
+    train(project, small_config(steps=4, commit="parts"), threads=2)
+    return project
+
+
+def history_of(project: Project) -> RunHistory:
+    with project.open_ledger() as ledger:
+        return open_run(ledger, "r")
+
+
+def test_the_fold_has_the_shape_of_the_tree() -> None:
+    assert parts.fold_order(1) == []
+    assert parts.fold_order(3) == [(0, 2, 1), (0, 3, 2)]
+    assert parts.fold_order(7) == [(0, 2, 1), (2, 2, 1), (0, 4, 2), (4, 2, 1), (4, 3, 2), (0, 7, 4)]
+    assert all(len(parts.fold_order(n)) == n - 1 for n in range(1, 20))
+
+
+def test_a_step_commits_to_its_parts(trained: Project) -> None:
+    history = history_of(trained)
+    for step in range(1, 5):
+        computed = history.computed(step)
+        leaves = load_leaves(trained.runs_dir / "r", step, computed["parts"]).leaves
+        assert tree("parts/1", leaves).to_json() == computed["parts"]
+        said = [json.loads(leaf) for leaf in leaves]
+        assert [leaf["part"] for leaf in said] == ["shard"] * 3 + ["fold"] * 2 + ["norm"]
+        assert [(leaf["first"], leaf["shards"]) for leaf in said[3:5]] == [(0, 2), (0, 3)]
+        assert sum(leaf["tokens"] for leaf in said[:3]) == computed["tokens"] == said[5]["tokens"]
+        total = 0.0
+        for leaf in said[:3]:
+            total += f64_from_hex(leaf["loss"])
+        assert total / computed["tokens"] == f64_from_hex(computed["loss"])
+        assert all(said[5][name] == computed[name] for name in ("loss", "norm", "scalars"))
+        assert len({leaf["gradient"]["root"] for leaf in said[:5]}) == 5
+
+
+def test_the_bits_of_the_run_are_those_without_parts(trained: Project, project: Project) -> None:
+    train(project, small_config(steps=4), threads=1)
+    assert history_of(project).state(4) == history_of(trained).state(4)
+    assert "parts" not in history_of(project).computed(1)
+
+
+def test_a_replay_makes_the_same_parts(trained: Project) -> None:
+    assert audit(trained, "r", samples=9, threads=1, windows_at_once=1).result == "match"
+
+
+def test_leaves_that_are_not_the_ledgers_are_not_used(trained: Project) -> None:
+    folder, expected = trained.runs_dir / "r", history_of(trained).computed(1)["parts"]
+    text = parts_file(folder, 2).read_bytes()
+    for wrong in (b"", b"{}", b"[1]", text, text[:-1]):
+        parts_file(folder, 1).rename(folder / "kept")
+        parts_file(folder, 1).write_bytes(wrong)
+        with pytest.raises(PartsUnavailable, match="step-00000001"):
+            load_leaves(folder, 1, expected)
+        (folder / "kept").rename(parts_file(folder, 1))
+    load_leaves(folder, 1, expected)
+
+
+def test_another_gradient_is_found_in_its_part(project: Project) -> None:
+    lying_run(
+        project,
+        "from bitwitness.trainer.parts import Parts\n"
+        "honest = Parts.fold\n"
+        "def fold(self, first, shards, gradient):\n"
+        "    honest(self, first, shards, gradient + 1 if shards == 3 else gradient)\n"
+        "Parts.fold = fold",
+        "steps=2, commit='parts'",
+    )
+    report = audit(project, "r", threads=2)
+    assert report.result == "mismatch"
+    assert [item.found["field"] for item in report.units if item.found] == ["parts"]
+
+
+def test_parts_stand_in_the_record_exactly_where_config_says(trained: Project) -> None:
+    from bitwitness.trainer.record_check import check_record
+
+    history = history_of(trained)
+    with trained.open_ledger() as ledger:
+        origin = ledger.origin
+    for change, reason in (
+        (lambda computed: computed.pop("parts"), "exactly where config says"),
+        (lambda computed: computed["parts"].update(size=5), "two leaves for each shard"),
+    ):
+        changed = history_of(trained)
+        change(changed.computed(3))
+        assert [fault.reason for fault in check_record(changed, origin) if reason in fault.reason]
+    assert not [fault for fault in check_record(history, origin) if fault.field == "parts"]
+
+
+def test_one_shard_has_no_fold() -> None:
+    assert parts.count(1) == 2
+    assert list(parts.names(1, ["a", "b"])) == ["shard:0", "fold", "norm", "update:a", "update:b"]
