@@ -1,62 +1,128 @@
-"""Run every benchmark, print it, and write bench/results.json with the machine and the commit.
+"""Measure, print, and write bench/results.json: `python -m tests.bench [PART…] [--rounds N]`, all parts unless named.
 
 Both sides get the same allocator settings: large buffers are kept, not returned to the system after each step,
-since page faults are most of what an untuned eager step loses.
+since page faults are most of what an untuned eager step loses. Exit 1 where a bound is missed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import platform
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-from bitwitness.kernels import _native
+from typing import Any
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
-RESULTS = Path("bench/results.json")
+PAGE = Path("docs/performance.md")
+BEGIN, END = "<!-- operators -->\n", "<!-- end of operators -->\n"
+
+Measured = tuple[dict[str, float], Any]
+"""Keys, and whatever else is worth keeping."""
 
 
-def main() -> None:
-    if any(os.environ.get(name) != value for name, value in MALLOC.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "tests.bench", *sys.argv[1:]], {**os.environ, **MALLOC})
+def gemm(rounds: int) -> Measured:
+    """The products of a step against torch.mm."""
     from .audited import config_for
     from .gemm import bench_gemm
-    from .ledger import bench_ledger
-    from .parts import bench_parts
+
+    found = bench_gemm(config_for("small", window=512, windows=4), rounds)
+    return {f"gemm_{precision}_vs_torch": mean for precision, mean in found["means"].items()}, found
+
+
+def step(rounds: int) -> Measured:
+    """A whole step against eager and torch.compile: `small`, 2,048 tokens, two threads."""
     from .step import bench_step
 
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    gemm = bench_gemm(config_for("small", window=512, windows=4), rounds)
-    step = bench_step("small", window=512, windows=4, rounds=rounds)
-    parts = bench_parts(rounds=rounds)
-    results = {
-        **{f"gemm_{precision}_vs_torch": mean for precision, mean in gemm["means"].items()},
-        **step["ratios"],
-        **bench_ledger(),
-        "parts_overhead": parts["parts_overhead"],
-        "details": {"gemm_small": gemm, "step_small": step, "parts_small": parts},
-        "machine": {
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-            "instruction_set": _native.isa(),
-            "load": os.getloadavg()[0],
-            "python": platform.python_version(),
-        },
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results, indent=1))
+    found = bench_step("small", window=512, windows=4, rounds=rounds)
+    return found["ratios"], found
 
 
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+def base(rounds: int) -> Measured:
+    """The same of `base`, 512 tokens."""
+    from .step import bench_step
+
+    found = bench_step("base", window=512, windows=1, rounds=rounds, suffix="_base")
+    return found["ratios"], found
 
 
-main()
+def single(rounds: int) -> Measured:
+    """The same of `small` on one thread."""
+    from .step import bench_step
+
+    found = bench_step("small", window=512, windows=4, rounds=rounds, threads=1, suffix="_1_thread")
+    return found["ratios"], found
+
+
+def ops(rounds: int) -> Measured:
+    """Every operator against its counterpart; writes the table of docs/performance.md, too."""
+    from .audited import config_for
+    from .operators import bench_operators, table
+
+    found = bench_operators(config_for("small", window=512, windows=4), rounds)
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n" + table(found) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+    return {"operators": found}, {"rounds": rounds}  # type: ignore[dict-item]
+
+
+def rss(rounds: int) -> Measured:
+    """Peak memory of steps against eager."""
+    from .rss import bench_rss
+
+    found = bench_rss()
+    return found["ratios"], found
+
+
+def parts(rounds: int) -> Measured:
+    """A step that commits to its parts over one that does not."""
+    from .parts import bench_parts
+
+    found = bench_parts(rounds=rounds)
+    return {"parts_overhead": found["parts_overhead"]}, found
+
+
+def ledger(rounds: int) -> Measured:
+    """Appends, proofs, verification, memory and disk of the ledger, up to a million entries."""
+    from .ledger import bench_ledger
+
+    return bench_ledger(), None
+
+
+PARTS: dict[str, Callable[[int], Measured]] = {
+    part.__name__: part for part in (gemm, step, ops, rss, parts, single, base, ledger)
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=__doc__.partition("\n")[0],
+        epilog="\n".join(f"{name:8} {part.__doc__}" for name, part in PARTS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all unless named")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of every contestant (15)")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
+    if any(os.environ.get(name) != value for name, value in MALLOC.items()):
+        os.execve(sys.executable, [sys.executable, "-m", "tests.bench", *sys.argv[1:]], {**os.environ, **MALLOC})
+    from . import results
+
+    misses = []
+    for name in arguments.parts or PARTS:
+        keys, details = PARTS[name](arguments.rounds)
+        found = results.merge(results.read(), name, keys, details)
+        results.write(found)  # after each part: a later one that is broken off loses nothing
+        print(json.dumps({name: keys}, indent=1), flush=True)
+        misses += results.missed(found, keys)
+    for line in misses:
+        print(line, file=sys.stderr)
+    return 1 if misses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

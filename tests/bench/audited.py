@@ -13,7 +13,7 @@ from bitwitness.trainer import records
 from bitwitness.trainer.config import RunConfig, parse_config
 from bitwitness.trainer.data import BuildOptions, Dataset, WindowStream, build
 from bitwitness.trainer.data import record as record_datasets
-from bitwitness.trainer.state import initial_state
+from bitwitness.trainer.state import State, initial_state
 from bitwitness.trainer.step import Workspace, step
 
 
@@ -31,11 +31,13 @@ def config_for(preset: str, window: int, windows: int, precision: str = "fp32") 
 class AuditedTrainer:
     """Trains one run of a project; `parts` holds the seconds of each step's computing, hashing and appending."""
 
-    def __init__(self, config: RunConfig, project: Project, writer: RunWriter, workspace: Workspace) -> None:
+    def __init__(
+        self, config: RunConfig, project: Project, writer: RunWriter, workspace: Workspace, state: State
+    ) -> None:
         data = Dataset.open(project.data_dir, "text")
         self.config, self.writer, self.workspace = config, writer, workspace
         self.stream = WindowStream(data, config.data.window, config.run.seed)
-        self.state = initial_state(config, workspace.layout)
+        self.state = state
         self.parts: list[tuple[float, float, float]] = []
 
     def step(self) -> None:
@@ -64,10 +66,10 @@ def audited_trainer(config: RunConfig, folder: Path, threads: int) -> Iterator[A
         uses = [records.dataset_use(data, "train")]
         rope = records.rope_digest(workspace.programs.tables)
         state = initial_state(config, workspace.layout)
-        predicate = records.genesis(config, uses, ledger.origin, state.commit(), rope)
+        predicate = records.genesis(config, uses, ledger.origin, state.commit(), rope, {"kind": "seeded"})
         predicate["observed"] = records.observed(records.new_host_id(), threads)
         writer = RunWriter.begin(ledger, project.signer("trainer"), predicate)
-        yield AuditedTrainer(config, project, writer, workspace)
+        yield AuditedTrainer(config, project, writer, workspace, state)
 
 
 def build_text(project: Project, text: Path) -> None:

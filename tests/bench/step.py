@@ -1,4 +1,7 @@
-"""`step_*_vs_*`, `audit_overhead_*`: a whole audited step in each precision, PyTorch eager and compiled, in turns."""
+"""`step_*_vs_*`, `audit_overhead_*`: a whole audited step in each precision, PyTorch eager and compiled, in turns.
+
+`base` and one thread have keys of their own, without a bound.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,22 @@ from .interleaved import THREADS, interleave, ratio
 PRECISIONS = ("fp32", "bfp")
 
 
-def bench_step(preset: str, window: int, windows: int, rounds: int, compiled: bool = True) -> dict[str, Any]:
+def bench_step(
+    preset: str,
+    window: int,
+    windows: int,
+    rounds: int,
+    *,
+    compiled: bool = True,
+    threads: int = THREADS,
+    suffix: str = "",
+) -> dict[str, Any]:
     """Medians in seconds, ratios, and the parts of our steps. `compiled` adds torch.compile, which takes minutes."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         ours = {
             precision: stack.enter_context(
-                audited_trainer(config_for(preset, window, windows, precision), Path(folder) / precision, THREADS)
+                audited_trainer(config_for(preset, window, windows, precision), Path(folder) / precision, threads)
             )
             for precision in PRECISIONS
         }
@@ -38,10 +50,10 @@ def bench_step(preset: str, window: int, windows: int, rounds: int, compiled: bo
         overheads, parts = {}, {}
         for name, trainer_ in ours.items():
             compute, digest, append = (median(part) for part in zip(*trainer_.parts[-rounds:], strict=True))
-            overheads[f"audit_overhead_{name}"] = round((digest + append) / median(seconds[name]), 3)
+            overheads[f"audit_overhead_{name}{suffix}"] = round((digest + append) / median(seconds[name]), 3)
             parts[name] = {"compute": compute, "hash": digest, "append": append}
     ratios = {
-        f"step_{mine}_vs_{theirs}": round(ratio(seconds[mine], seconds[theirs]), 3)
+        f"step_{mine}_vs_{theirs}{suffix}": round(ratio(seconds[mine], seconds[theirs]), 3)
         for theirs in ("eager", "compile")
         if theirs in seconds
         for mine in PRECISIONS
@@ -52,5 +64,5 @@ def bench_step(preset: str, window: int, windows: int, rounds: int, compiled: bo
         "parts": parts,
         "rounds": rounds,
         "tokens": window * windows,
-        "threads": THREADS,
+        "threads": threads,
     }
