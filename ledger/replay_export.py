@@ -20,7 +20,9 @@ from .replay_files import (
     MANIFEST_LIMIT,
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
+    Address,
     DataAddress,
+    ModelAddress,
     StateAddress,
     open_file,
 )
@@ -65,6 +67,7 @@ def export_run(project: Project, ledger: Ledger, name: str, folder: Path) -> Rep
             done.bytes += sum(size for size in copied if size is not None)
     # A run that begins with imported weights keeps them as state 0, whose moments are 0.
     done.bytes += _copy(project, ledger, StateAddress(run, 0, WEIGHTS_FILE), folder) or 0
+    done.bytes += _copy(project, ledger, ModelAddress(run), folder) or 0
     used = ledger.connection.execute(
         "SELECT DISTINCT datasets.name, datasets.root FROM run_datasets JOIN datasets ON datasets.entry = dataset"
         " WHERE run = (SELECT entry FROM runs WHERE hash = ?) ORDER BY position",
@@ -80,7 +83,7 @@ def export_run(project: Project, ledger: Ledger, name: str, folder: Path) -> Rep
     return done
 
 
-def _copy(project: Project, ledger: Ledger, address: StateAddress | DataAddress, folder: Path) -> int | None:
+def _copy(project: Project, ledger: Ledger, address: Address, folder: Path) -> int | None:
     source = open_file(project, ledger, address)
     if source is None:
         return None

@@ -4,6 +4,7 @@ The same paths lead to them on `ledger serve`, below an export and in a project 
 
     replay/states/RUN/STEP/weights.safetensors     RUN: the leaf hash of the genesis, STEP: decimal
     replay/states/RUN/STEP/optimizer.safetensors
+    replay/models/RUN/model.json                   of a run that trains a module of the user's: its captured program
     replay/data/ROOT/FILE                          ROOT: of the dataset's commitment, FILE: as its manifest names it
 
 Nothing here is believed by who fetches it: states and documents are checked against the ledger's commitments.
@@ -26,10 +27,12 @@ PREFIX = "replay/"
 ENTRIES = PREFIX + "entries"
 """Where a server takes audit entries, by POST."""
 WEIGHTS_FILE, OPTIMIZER_FILE = "weights.safetensors", "optimizer.safetensors"
+MODEL_FILE = "model.json"
 MANIFEST, HELD_OUT, HELD_OUT_FOLDER = "manifest.json", ".held-out", "held-out"
 MANIFEST_LIMIT = 1 << 24
 
 _STATE = re.compile(r"states/([0-9a-f]{64})/(0|[1-9][0-9]{0,14})/(weights\.safetensors|optimizer\.safetensors)")
+_MODEL = re.compile(r"models/([0-9a-f]{64})/model\.json")
 _DATA = re.compile(r"data/([0-9a-f]{64})/(manifest\.json|documents\.bin|tree\.bin|tokens-[0-9]{5,9}\.bin)")
 
 
@@ -47,6 +50,17 @@ class StateAddress:
 
 
 @dataclass(frozen=True)
+class ModelAddress:
+    """The captured program of a run, which its genesis commits to."""
+
+    run: str
+
+    @property
+    def path(self) -> str:
+        return f"{PREFIX}models/{self.run}/{MODEL_FILE}"
+
+
+@dataclass(frozen=True)
 class DataAddress:
     """A file of a dataset: its manifest, its index, its tree, or some of its tokens; never text, paths or salts."""
 
@@ -58,13 +72,18 @@ class DataAddress:
         return f"{PREFIX}data/{self.root}/{self.file}"
 
 
-def parse_address(path: str) -> StateAddress | DataAddress | None:
+Address = StateAddress | ModelAddress | DataAddress
+
+
+def parse_address(path: str) -> Address | None:
     """The address that a path (beginning with `replay/`) is, character by character; None for any other path."""
     below = path.removeprefix(PREFIX)
     if below == path:
         return None
     if (state := _STATE.fullmatch(below)) is not None:
         return StateAddress(state[1], int(state[2]), state[3])
+    if (model := _MODEL.fullmatch(below)) is not None:
+        return ModelAddress(model[1])
     if (data := _DATA.fullmatch(below)) is not None:
         return DataAddress(data[1], data[2])
     return None
@@ -82,17 +101,20 @@ def dataset_folder(data_dir: Path, name: str) -> Path:
     return data_dir / name
 
 
-def open_file(project: Project, ledger: Ledger, address: StateAddress | DataAddress) -> BinaryIO | None:
+def open_file(project: Project, ledger: Ledger, address: Address) -> BinaryIO | None:
     """The project's own file at an address, open; None where it has none, or where the dataset is not public.
 
     Folder names come from the ledger, whose entries' names are checked; nothing of the address reaches a path but
     digits and the names of files listed here.
     """
-    if isinstance(address, StateAddress):
+    if not isinstance(address, DataAddress):
         row = ledger.connection.execute("SELECT name FROM runs WHERE hash = ?", (address.run,)).fetchone()
         if row is None:
             return None
-        return _open(state_folder(project.runs_dir / str(row[0]), address.step) / address.file)
+        folder = project.runs_dir / str(row[0])
+        if isinstance(address, ModelAddress):
+            return _open(folder / MODEL_FILE)
+        return _open(state_folder(folder, address.step) / address.file)
     rows = ledger.connection.execute(
         "SELECT DISTINCT name, visibility FROM datasets WHERE root = ?", (address.root,)
     ).fetchall()

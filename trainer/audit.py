@@ -264,12 +264,17 @@ def _choose(
         every = units(history.states, history.last_step)
         first, last = steps
         return [Unit(a, b, "chosen") for a, b in ([(0, 0)] if first == 0 else []) + every if b >= first and a <= last]
+    return select(units(history.states, last_step), always_audited(history, last_step), seed, samples)
+
+
+def always_audited(history: RunHistory, last_step: int) -> dict[int, str]:
+    """The steps whose units are in every audit that draws, each with its cause."""
     always = {last_step: "last"}
     always |= {step: "release" for step in history.released_steps()}
     for resume in history.resumes:
         step = resume.predicate["step"]
         always |= {step: "resume", min(step + 1, last_step): "resume"}
-    return select(units(history.states, last_step), always, seed, samples)
+    return always
 
 
 def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fault]) -> list[UnitResult]:

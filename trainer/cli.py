@@ -23,6 +23,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from .audit import AuditReport
 from .audit import audit as run_audit
 from .config import load_config
+from .plan import plan_audit
 from .run import MAX_THREADS, RunResult
 from .run import Progress as StepProgress
 from .run import train as run_train
@@ -115,6 +116,9 @@ def audit(
         Path | None,
         typer.Option(metavar="DIR", help="Keeps the mirrored log and what was fetched; in the cache unless given."),
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only say what it takes: bytes to fetch, memory, time on this machine.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where to compute: cpu.")] = "cpu",
     threads: Threads = None,
     windows_at_once: AtOnce = 0,
@@ -135,6 +139,18 @@ def audit(
     """
     if device != "cpu":
         raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
+    if plan:
+        with open_source(source, policy=policy, key=key, out=out, work=work) as opened:
+            planned = plan_audit(
+                opened.venue,
+                opened.run(run),
+                samples=0 if steps else sample,
+                steps=_range(steps),
+                threads=threads or cores(),
+                windows_at_once=windows_at_once,
+            )
+        typer.echo(json.dumps(planned.to_json(), indent=2) if as_json else "\n".join(planned.lines()))
+        return
     with open_source(source, policy=policy, key=key, out=out, work=work) as opened, progress_bar("auditing") as report:
         result = run_audit(
             opened.venue,

@@ -24,14 +24,14 @@ from bitwitness.kernels.graph import Graph
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError, JsonError
 from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.replay_files import MODEL_FILE
 
 from .captured import CapturedModel
 from .config import RunConfig, UserModel
 from .history import RunHistory
 
-MODEL_FILE = "model.json"
 _SOURCE_LIMIT = 1 << 20
-_LIMIT = 16 << 20  # bytes of a captured model: a layer takes some 20 KiB
+MODEL_LIMIT = 16 << 20  # bytes of a captured model: a layer takes some 20 KiB
 _NAME = "bitwitness_own_model"
 
 Json = dict[str, Any]
@@ -128,7 +128,7 @@ def require_same(own: OwnModel | None, recorded: Json | None, config: RunConfig)
 def read_model(run_folder: Path) -> bytes | None:
     """The bytes of a run's captured model, unchecked; None where there is none."""
     try:
-        return read_regular(run_folder / MODEL_FILE, _LIMIT)
+        return read_regular(run_folder / MODEL_FILE, MODEL_LIMIT)
     except OSError:
         return None
 
@@ -148,7 +148,7 @@ def captured(data: bytes | None, history: RunHistory) -> CapturedModel | None:
     if hashlib.sha256(data).hexdigest() != recorded["program"]:
         raise ModelUnavailable(f"the run's {MODEL_FILE} is not the one that the ledger commits to")
     try:
-        graph = Graph.from_json(jcs.parse(data, max_bytes=_LIMIT))
+        graph = Graph.from_json(jcs.parse(data, max_bytes=MODEL_LIMIT))
     except JsonError as error:
         raise KernelError(f"{MODEL_FILE}: {error}") from None
     return CapturedModel(history.config, graph)

@@ -7,18 +7,21 @@ what the replayed windows read. What the other side lacks or withholds is unavai
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import NotThere, Remote, RemoteError
-from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, StateAddress
+from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, ModelAddress, StateAddress
 from bitwitness.ledger.safetensors_header import HEADER_LIMIT
 
+from . import own_model
 from .data import Dataset
 from .data.remote_dataset import RemoteDataset
 from .history import RunHistory
 from .memory import parameters
+from .own_model import MODEL_LIMIT
 from .state import StateUnavailable, state_folder
 
 _TRIES = 3
@@ -27,9 +30,9 @@ _TRIES = 3
 class RemoteStates:
     """Those of one run at `remote`, kept below `folder`."""
 
-    def __init__(self, remote: Remote, history: RunHistory, folder: Path) -> None:
+    def __init__(self, remote: Remote, history: RunHistory, parameters: Callable[[], int], folder: Path) -> None:
         self._remote, self._run, self._folder = remote, history.run, folder
-        self._history = history
+        self._parameters = parameters
         self._doubted: set[int] = set()
 
     def folder(self, step: int) -> Path:
@@ -45,7 +48,7 @@ class RemoteStates:
 
     def sizes(self, step: int) -> dict[str, int]:
         """The files of a stored state and the bytes of their tensors. Imported weights have no moments yet."""
-        weights = 4 * parameters(self._history.config)
+        weights = 4 * self._parameters()
         return {WEIGHTS_FILE: weights} | ({OPTIMIZER_FILE: 2 * weights} if step else {})
 
     def at_hand(self, step: int) -> bool:
@@ -82,6 +85,7 @@ class RemoteMaterial:
     def __init__(self, remote: Remote, project: Project) -> None:
         self._remote, self._project = remote, project
         self._history: RunHistory | None = None
+        self._models: dict[str, bytes] = {}
 
     @property
     def project(self) -> Project:
@@ -89,7 +93,12 @@ class RemoteMaterial:
 
     def states(self, history: RunHistory) -> RemoteStates:
         self._history = history
-        return RemoteStates(self._remote, history, self._project.runs_dir / history.run)
+        folder = self._project.runs_dir / history.run
+        return RemoteStates(self._remote, history, lambda: self._parameters(history), folder)
+
+    def _parameters(self, history: RunHistory) -> int:
+        captured = own_model.captured(self.model(history), history)
+        return parameters(history.config) if captured is None else captured.layout.size
 
     def dataset(self, name: str, expected: Commitment) -> Dataset:
         entries = [] if self._history is None else list(self._history.datasets.values())
@@ -97,4 +106,10 @@ class RemoteMaterial:
         return RemoteDataset(self._remote, self._project.data_dir / expected.root, entry)
 
     def model(self, history: RunHistory) -> bytes | None:
-        return None  # captured models are not published yet
+        """Fetched once; its digest is compared by whoever asked (own_model.captured)."""
+        if history.run not in self._models:
+            try:
+                self._models[history.run] = self._remote.get(ModelAddress(history.run).path, MODEL_LIMIT)
+            except RemoteError:
+                return None
+        return self._models[history.run]

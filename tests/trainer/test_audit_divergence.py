@@ -70,7 +70,7 @@ def test_a_processor_that_computes_wrong(trained: Project, monkeypatch: pytest.M
 
 
 def test_too_little_memory(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(config: Any, windows_at_once: int = 0) -> None:
+    def refuse(*given: Any) -> None:
         raise NotEnoughMemory(2**40, 2**30)
 
     monkeypatch.setattr(examiner, "require_memory", refuse)
@@ -89,7 +89,7 @@ def test_memory_that_runs_out(trained: Project, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_another_version_of_the_arithmetic(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examiner, "difference", lambda claimed, config: "add is version 2 here, 1 in the run")
+    monkeypatch.setattr(examiner, "difference", lambda *given: "add is version 2 here, 1 in the run")
     report = audit(trained, "r", threads=1)
     assert reasons(trained, report) == {("inconclusive", "add is version 2 here, 1 in the run")}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,34 @@ def test_the_command_of_a_stranger(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(["audit", url, "--policy", "trust.toml", "--key", "alice.pem", "--sample", "1"]) == 0
     assert main(["audit", url, "r", "--policy", "trust.toml", "--key", "alice.pem", "--steps", "1:2"]) == 0
+
+
+def test_a_plan_tells_the_cost_and_does_nothing(
+    project: Project, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path / "alice")
+    with project.open_ledger() as ledger:
+        size = ledger.size
+    asked = ["audit", url, "--policy", "trust.toml", "--key", "alice.pem", "--work", "w", "--plan", "--threads", "1"]
+    assert main([*asked, "--steps", "5:6", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["steps"], told["units"], told["exact"], told["entries"]) == (2, 1, True, size)
+    stored = project.runs_dir / "r" / "states" / "step-00000004"
+    assert 0.9 < told["states_bytes"] / sum(file.stat().st_size for file in stored.iterdir()) <= 1.0
+    tokens = sum(file.stat().st_size for file in project.data_dir.rglob("tokens-*.bin"))
+    assert 0 < told["data_bytes"] <= tokens + 2**20
+    assert told["fetch_bytes"] == told["states_bytes"] + told["data_bytes"]
+    assert told["memory_bytes"] > told["states_bytes"] and told["seconds"] > 0
+    assert main([*asked, "--sample", "9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["replay", "fetch", "memory", "time"]
+    assert "at most 6 steps of run r in 3 units" in lines[0]
+    assert not list((tmp_path / "alice" / "w").rglob("*.safetensors"))
+    with project.open_ledger() as ledger:
+        assert ledger.size == size
+    monkeypatch.chdir(project.root)
+    assert main(["audit", "r", "--plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fetch_bytes"] == 0
 
 
 def test_an_export_is_audited_by_file(project: Project, alice: Signer, tmp_path: Path) -> None:

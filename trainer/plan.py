@@ -1,0 +1,210 @@
+"""What an audit would cost, told before it begins: bytes to fetch, memory, time on this machine.
+
+A drawn sample is not known before its intent is in the log, so its largest units stand for it: figures are at most
+what the audit takes, as far as they depend on the draw. Time is measured: one window and one update, here and now.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bitwitness.ledger.errors import BitwitnessError
+
+from . import own_model
+from .audit import always_audited
+from .config import RunConfig
+from .data.index import RECORD
+from .data.ranges import BLOCK
+from .data.tokenizer import TokenizerInfo
+from .data.windows import Rows
+from .history import RunHistory, open_verified_run
+from .memory import available_bytes
+from .programs import StepPrograms
+from .record_check import require_steps
+from .sample import Unit, select, units
+from .state import State
+from .step import Workspace, step
+from .venue import LocalVenue, Venue
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """Bytes, steps and seconds of an audit. `entries` are fetched already: what is to be done follows from them."""
+
+    run: str
+    name: str
+    steps: int
+    units: int
+    entries: int
+    states_bytes: int
+    data_bytes: int
+    memory_bytes: int
+    available_bytes: int
+    seconds: float
+    exact: bool
+    """Whether the steps are known; else the sample's largest units stand for it."""
+
+    @property
+    def fetch_bytes(self) -> int:
+        return self.states_bytes + self.data_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "fetch_bytes": self.fetch_bytes, "seconds": round(self.seconds, 3)}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        at_most = "" if self.exact else "at most "
+        fits = "" if self.memory_bytes <= self.available_bytes else ", more than this machine has"
+        parts = f"{_size(self.states_bytes)} of states, {_size(self.data_bytes)} of data"
+        return [
+            f"replay  {at_most}{self.steps} steps of run {self.name} in {self.units} units; log of {self.entries}",
+            f"fetch   {at_most}{_size(self.fetch_bytes)}: {parts}",
+            f"memory  about {_size(self.memory_bytes)}{fits}",
+            f"time    {at_most}about {self.seconds:.1f} s on this machine, after fetching",
+        ]
+
+
+def plan_audit(
+    venue: Venue,
+    name: str,
+    *,
+    samples: int,
+    steps: tuple[int, int] | None,
+    threads: int,
+    windows_at_once: int = 0,
+) -> AuditPlan:
+    """Verify the ledger, and say what the audit would take. Nothing is announced, signed or appended.
+
+    Raises what audit() raises before its intent.
+    """
+    with venue.open() as ledger:
+        history = open_verified_run(venue.project, ledger, name)
+        entries = ledger.size
+    require_steps(history)
+    if not history.steps:
+        raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
+    last = history.last_step
+    cut = units(history.states, last)
+    if steps is not None:
+        chosen = [Unit(a, b, "chosen") for a, b in cut if b >= steps[0] and a <= steps[1]]
+    else:
+        always = select(cut, always_audited(history, last), bytes(32), 0)
+        chosen = _with_largest(history, [unit for unit in always if unit.last], samples)
+    count = sum(unit.last - unit.first + 1 for unit in chosen)
+    captured = own_model.captured(venue.material.model(history), history)
+    config = history.config
+    probe = _probe(config, threads, captured)
+    windows = config.data.windows_per_step
+    seconds = count * (windows * probe.window + probe.update) + probe.commit * len(chosen)
+    return AuditPlan(
+        run=history.run,
+        name=history.name,
+        steps=count,
+        units=len(chosen),
+        entries=entries,
+        states_bytes=_states(venue, history, chosen, probe.parameters),
+        data_bytes=0 if isinstance(venue, LocalVenue) else _data(history, count * windows),
+        memory_bytes=_memory(config, windows_at_once, probe),
+        available_bytes=available_bytes(),
+        seconds=seconds,
+        exact=steps is not None or samples == 0,
+    )
+
+
+def _with_largest(history: RunHistory, always: list[Unit], samples: int) -> list[Unit]:
+    there = {(unit.first, unit.last) for unit in always}
+    others = [pair for pair in units(history.states, history.last_step) if pair not in there]
+    others.sort(key=lambda pair: pair[0] - pair[1])
+    return always + [Unit(*pair, "sample") for pair in others[:samples]]
+
+
+def _states(venue: Venue, history: RunHistory, chosen: list[Unit], parameters: int) -> int:
+    stored = venue.material.states(history)
+    seeded = history.genesis["init"]["kind"] == "seeded"
+    starts = {max((step for step in history.states if step < unit.first), default=0) for unit in chosen}
+    away = [start for start in starts if not stored.at_hand(start) and not (start == 0 and seeded)]
+    return sum(parameters * (12 if start else 4) for start in away)
+
+
+def _data(history: RunHistory, windows: int) -> int:
+    """At most: every window reads whole documents, in blocks, and a path of index and tree for each."""
+    total = 0
+    for use in history.genesis["datasets"]:
+        said = history.datasets[use["entry"]]
+        width = TokenizerInfo(said["tokenizer"]["name"], said["tokenizer"]["vocabulary"], 0, None).token_bytes
+        read = windows if use["role"] == "train" else history.config.run.eval_windows
+        each = (history.config.data.window + 1 + 2 * said["tokens"] // said["documents"]) * width + 2 * BLOCK
+        index = said["documents"] * (RECORD.size + 64)
+        total += min(said["tokens"] * width, read * each) + min(index, read * 16 * BLOCK)
+    return total
+
+
+@dataclass(frozen=True)
+class _Probe:
+    parameters: int
+    window: float
+    update: float
+    commit: float
+    arena: int
+    """Bytes that the program of one window holds for a time."""
+
+
+class _Counting:
+    """Windows of made-up tokens: no data is needed to measure."""
+
+    def __init__(self, window: int, vocabulary: int) -> None:
+        self._window, self._vocabulary = window, vocabulary
+
+    def samples(self, first: int, count: int) -> Rows:
+        rows = count * self._window
+        tokens = (np.arange(rows, dtype=np.int32) * 7 + first) % self._vocabulary
+        pos = np.arange(rows, dtype=np.int32) % self._window
+        start = np.arange(rows, dtype=np.int32) - pos
+        return Rows(tuple(range(count)), tokens, np.roll(tokens, -1), pos, start)
+
+
+def _probe(config: RunConfig, threads: int, captured: StepPrograms | None) -> _Probe:
+    """Measure a step of one window, twice where it is short, on a state of zeros."""
+    data = config.data.model_copy(update={"shards": 1, "windows_per_shard": 1})
+    small = config.model_copy(update={"data": data})
+    workspace = Workspace(small, threads, 1, taps=True, captured=captured)
+    windows = _Counting(data.window, workspace.programs.vocabulary)
+    state = State(workspace.layout)
+    state.params.fill_(1 / 64)
+    spent = []
+    for _attempt in range(2):
+        started = time.perf_counter()
+        gradient, _loss, _tokens = workspace.shard_gradient(workspace.weights(state.params), windows, 0)
+        shard = time.perf_counter() - started
+        workspace.release(gradient)
+        started = time.perf_counter()
+        step(state, windows, workspace)
+        whole = time.perf_counter() - started
+        started = time.perf_counter()
+        state.commit()
+        spent.append((shard, max(0.0, whole - shard), time.perf_counter() - started))
+        if whole > 5.0:
+            break
+    window, update, commit = (min(times) for times in zip(*spent, strict=True))
+    arena = workspace.programs.shard(1, taps=True).plan.size
+    return _Probe(workspace.layout.size, window, update + commit, commit, arena)
+
+
+def _memory(config: RunConfig, windows_at_once: int, probe: _Probe) -> int:
+    """Weights, moments, the gradients that a fold holds, and what the windows computed at a time keep."""
+    per_shard = config.data.windows_per_shard
+    at_once = min(windows_at_once or per_shard, per_shard)
+    folded = max(1, (config.data.shards - 1).bit_length()) + 1
+    return 4 * probe.parameters * (3 + folded) + at_once * probe.arena
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number = number / 1024
+    return ""
