@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from .errors import EntryError
+from . import jcs
+from .errors import EntryError, JsonError
 from .jcs import MAX_INTEGER
 from .merkle import EMPTY_ROOT
 
@@ -229,6 +230,11 @@ def mapping(item: Type, *, low: int = 0, high: int = 32) -> Type:
 def _check_free(value: Any) -> None:
     if type(value) is not dict:
         raise Wrong("not an object")
+    try:
+        jcs.check(value, "", jcs.MAX_DEPTH - 2)  # it stands in a predicate, and that in a statement
+    except JsonError as error:
+        path, colon, reason = error.reason.partition(": ")
+        raise (Wrong(reason, path) if colon else Wrong(error.reason)) from None
 
 
 FREE = Type("object of the writer's choosing (floats as f64 hex)", _check_free)

@@ -301,10 +301,11 @@ def state_digest(
     """
     if control.keys() != {"step", "tokens", "cursor"}:
         raise CommitmentError('control is {"step", "tokens", "cursor"} and nothing else', "state")
+    jcs.check(dict(control), "control")
     parts: dict[str, Any] = {"control": dict(control), "weights": _as_json(weights, "weights/1")}
     if optimizer is not None:
         parts["optimizer"] = _as_json(optimizer, "optimizer/1")
-    return _domain_hash("bitwitness/state/v1", jcs.encode(parts))
+    return _domain_hash("bitwitness/state/v1", jcs.write(parts))
 
 
 def _as_json(value: Commitment | Mapping[str, Any], type: str) -> dict[str, Any]:

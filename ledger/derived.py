@@ -16,6 +16,7 @@ from .errors import BitwitnessError, EntryError
 from .sealed import Sealed
 
 Json = Mapping[str, Any]
+Row = tuple[Any, ...]
 
 
 class UnknownReference(EntryError):
@@ -42,16 +43,29 @@ class Derivation:
         self._connection = connection
         self._runs: dict[str, int] = {}
         self._keys: dict[str, int] = {}
+        # Steps are nearly all entries: their rows go in together, many at a time.
+        self._steps: list[tuple[Row, Row, Json]] = []
+        self._block: list[bytes] | None = None  # leaf hashes of the block of entries that is not full yet
 
     def forget(self) -> None:
         """Drop what was remembered; to be called when the transaction is rolled back."""
         self._runs.clear()
         self._keys.clear()
+        self._steps.clear()
+        self._block = None
 
     def apply(self, index: int, entry: Sealed) -> None:
-        """Add the rows of entry `index`. Raises UnknownReference, or Conflict for a name that is taken."""
+        """Add the rows of entry `index`, those of steps at the next flush().
+
+        Raises UnknownReference, or Conflict for a name that is taken.
+        """
         kind = entry.kind.name
         predicate = entry.envelope.statement["predicate"]
+        self._place(index, entry.leaf_hash)
+        if kind == "step":
+            self._keep_step(index, entry.envelope.keyid, predicate)
+            return
+        self.flush()
         try:
             if not entry.kind.chained:
                 digest = hashlib.sha256(entry.envelope.payload).hexdigest()
@@ -60,6 +74,19 @@ class Derivation:
             self._log(index, entry, predicate)
         except sqlite3.IntegrityError as error:
             raise _conflict(str(error), kind, predicate) from None
+
+    def _place(self, index: int, leaf_hash: bytes) -> None:
+        """Remember where a leaf hash is, and write the block that it fills."""
+        start = index - index % derived_schema.LEAF_BLOCK
+        if self._block is None:
+            query = "SELECT leaf_hash FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx"
+            stored = self._connection.execute(query, (start, index)) if index > start else ()
+            self._block = [row[0] for row in stored]
+        self._block.append(leaf_hash)
+        if len(self._block) == derived_schema.LEAF_BLOCK:
+            rows = sorted((leaf_hash[:8], start + place) for place, leaf_hash in enumerate(self._block))
+            self._connection.executemany("INSERT INTO leaf_places (prefix, entry) VALUES (?, ?)", rows)
+            self._block = []
 
     def _log(self, index: int, entry: Sealed, predicate: Json) -> None:
         run = entry.leaf_hash.hex() if entry.kind.name == "run" else predicate.get("run")
@@ -81,6 +108,25 @@ class Derivation:
 
     def _insert(self, table: str, **values: Any) -> None:
         self._connection.execute(_insertion(table, tuple(values)), tuple(values.values()))
+
+    def flush(self) -> None:
+        """Write the rows of steps that apply() has kept back; to be called before the transaction ends."""
+        if not self._steps:
+            return
+        steps, self._steps = self._steps, []
+        try:
+            self._connection.executemany(_STEP_ROW, [row for row, _log, _predicate in steps])
+            self._connection.executemany(_LOG_ROW, [row for _step, row, _predicate in steps])
+        except sqlite3.IntegrityError as error:
+            raise _conflict(str(error), "step", self._refused(steps)) from None
+
+    def _refused(self, kept: list[tuple[Row, Row, Json]]) -> Json:
+        """The predicate of the first step whose row did not get in."""
+        there = self._connection.execute
+        for step, _log, predicate in kept:
+            if not there("SELECT 1 FROM steps WHERE run = ? AND step = ? AND entry = ?", step[:3]).fetchone():
+                return predicate
+        return next(p for _step, log, p in kept if not there("SELECT 1 FROM log WHERE entry = ?", log[:1]).fetchone())
 
     def _lookup(self, table: str, column: str, value: str, what: str) -> int:
         found = self._connection.execute(f"SELECT entry FROM {table} WHERE {column} = ?", (value,)).fetchone()
@@ -170,26 +216,30 @@ class Derivation:
                 dataset=self._dataset(used["entry"]),
             )
 
-    def _step_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+    def _keep_step(self, index: int, keyid: str, p: Json) -> None:
         computed, observed = p["computed"], p["observed"]
         learning_rate = computed["scalars"].get("learning_rate")
         microseconds = observed.get("seconds_us")
-        self._insert(
-            "steps",
-            run=self._run(p["run"]),
-            step=computed["step"],
-            entry=index,
-            loss=jcs.f64_from_hex(computed["loss"]),
-            loss_bits=computed["loss"],
-            norm=jcs.f64_from_hex(computed["norm"]),
-            norm_bits=computed["norm"],
-            learning_rate=None if learning_rate is None else jcs.f32_from_hex(learning_rate),
-            learning_rate_bits=learning_rate,
-            tokens=computed["tokens"],
-            seconds=None if microseconds is None else microseconds / 1e6,
-            time=observed["time"],
-            weights=computed["weights"]["root"],
+        run = self._run(p["run"])
+        step = (
+            run,
+            computed["step"],
+            index,
+            jcs.f64_from_hex(computed["loss"]),
+            computed["loss"],
+            jcs.f64_from_hex(computed["norm"]),
+            computed["norm"],
+            None if learning_rate is None else jcs.f32_from_hex(learning_rate),
+            learning_rate,
+            computed["tokens"],
+            None if microseconds is None else microseconds / 1e6,
+            observed["time"],
+            computed["weights"]["root"],
         )
+        log = (index, "step", self._key(keyid), run, p["seq"])
+        self._steps.append((step, log, p))
+        if len(self._steps) >= _MOST_KEPT:
+            self.flush()
 
     def _state_rows(self, index: int, leaf_hash: str, p: Json) -> None:
         self._insert(
@@ -327,6 +377,14 @@ class Derivation:
         )
 
 
+_MOST_KEPT = 1000
+_STEP_ROW = """
+    INSERT INTO steps (run, step, entry, loss, loss_bits, norm, norm_bits, learning_rate, learning_rate_bits, tokens,
+        seconds, time, weights) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_LOG_ROW = "INSERT INTO log (entry, kind, signer, run, seq) VALUES (?, ?, ?, ?, ?)"
+
+
 @lru_cache(maxsize=256)
 def _insertion(table: str, columns: tuple[str, ...]) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
@@ -344,7 +402,6 @@ _ROWS: dict[str, _Rows] = {
     "dataset": Derivation._dataset_rows,
     "run": Derivation._run_rows,
     "resume": _event("resume"),
-    "step": Derivation._step_rows,
     "state": Derivation._state_rows,
     "eval": Derivation._eval_rows,
     "halt": _event("halt"),
@@ -397,4 +454,5 @@ def derive(connection: sqlite3.Connection, entries: Iterable[tuple[int, Sealed]]
     for index, entry in entries:
         derivation.apply(index, entry)
         number += 1
+    derivation.flush()
     return number

@@ -10,7 +10,8 @@ import sqlite3
 
 from .schema import split_statements
 
-VERSION = 2
+VERSION = 3
+LEAF_BLOCK = 4096
 
 TABLES = """
 CREATE TABLE derivation (
@@ -54,6 +55,14 @@ CREATE INDEX log_by_kind ON log (kind, entry) WHERE kind <> 'step';
 CREATE TABLE payloads (
     digest TEXT PRIMARY KEY,
     entry INTEGER NOT NULL REFERENCES entries (idx)
+) STRICT, WITHOUT ROWID;
+
+-- Where a leaf hash is, by its first eight bytes, for each full block of LEAF_BLOCK entries; the newest entries are
+-- searched in `entries` itself. An index would be written at a hundred random places by a hundred entries.
+CREATE TABLE leaf_places (
+    prefix BLOB NOT NULL,
+    entry INTEGER NOT NULL,
+    PRIMARY KEY (prefix, entry)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE datasets (
@@ -282,7 +291,7 @@ CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table}
 BEGIN SELECT RAISE(ABORT, 'derived from the ledger: {table} cannot be deleted'); END;
 CREATE TRIGGER {table}_in_order BEFORE INSERT ON {table}
 BEGIN SELECT RAISE(ABORT, 'derived from the ledger: {table} get rows from new entries only')
-    FROM log WHERE entry >= NEW.{entry} LIMIT 1; END;
+    FROM log WHERE entry >= NEW.{entry}{behind} LIMIT 1; END;
 """
 
 _STATEMENTS = split_statements(TABLES)
@@ -296,8 +305,13 @@ ENTRY_COLUMN = {name: "entry" for name in TABLE_NAMES} | {
     "release_files": "release",
 }
 
+# A block's rows come with its last entry.
+_BEHIND = {"leaf_places": f" + {LEAF_BLOCK}"}
+
 TRIGGERS = "".join(
-    _APPEND_ONLY.format(table=table, entry=column) for table, column in ENTRY_COLUMN.items() if table != "derivation"
+    _APPEND_ONLY.format(table=table, entry=column, behind=_BEHIND.get(table, ""))
+    for table, column in ENTRY_COLUMN.items()
+    if table != "derivation"
 )
 
 
@@ -309,7 +323,7 @@ def create(connection: sqlite3.Connection) -> None:
     for statement in _STATEMENTS + split_statements(TRIGGERS):
         connection.execute(statement)
     connection.execute("INSERT INTO derivation (entry, version) VALUES (0, ?)", (VERSION,))
-    for statement in split_statements(_APPEND_ONLY.format(table="derivation", entry="entry")):
+    for statement in split_statements(_APPEND_ONLY.format(table="derivation", entry="entry", behind="")):
         connection.execute(statement)
 
 

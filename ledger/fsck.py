@@ -154,6 +154,7 @@ def _check_derived(connection: sqlite3.Connection, report: FsckReport) -> None:
             try:
                 entry = sealed.read(schema.entry_bytes(payload.encode("utf-8"), signature))
                 derivation.apply(index, entry)
+                derivation.flush()
             except (BitwitnessError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 report.fault("derived", "entries", index, f"nothing can be derived from it: {error}")
                 return

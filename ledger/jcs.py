@@ -37,9 +37,19 @@ def encode(value: Any) -> bytes:
 
     Raises JsonError for anything outside the restricted domain, naming the path to it.
     """
-    if not _allowed(value, MAX_DEPTH):
-        _refuse(value, MAX_DEPTH, "$")
+    check(value)
+    return write(value)
+
+
+def check(value: Any, path: str = "$", depth: int = MAX_DEPTH) -> None:
+    """Raise JsonError unless `value` is in the restricted domain; `path` and `depth` are those left at its place."""
+    if not _allowed(value, depth):
+        _refuse(value, depth, path)
         raise JsonError("a subclass of a JSON type is not JSON")
+
+
+def write(value: Any) -> bytes:
+    """encode() of a value that is known to be in the domain, having been checked against a schema (_fields.py)."""
     try:
         return _ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
@@ -61,7 +71,7 @@ def parse(data: bytes, *, max_bytes: int = 16 * 1024 * 1024) -> Any:
     if nests_deeper(data, MAX_DEPTH):
         raise JsonError(f"nested deeper than {MAX_DEPTH}")
     try:
-        value = json.loads(text, parse_float=_refuse_float, parse_constant=_refuse_float)
+        value = _DECODER.decode(text)
     except JsonError:
         raise
     except RecursionError:
@@ -107,6 +117,9 @@ def _explain(text: str) -> NoReturn:
 
 def _refuse_float(token: str) -> NoReturn:
     raise JsonError(f"the number {token[:40]} is not an integer; floats are written as the hex of their bits")
+
+
+_DECODER = json.JSONDecoder(parse_float=_refuse_float, parse_constant=_refuse_float)
 
 
 def _allowed(value: Any, depth: int) -> bool:

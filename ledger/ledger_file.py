@@ -77,6 +77,8 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     guard.restrain(connection)
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA cache_size = -16384")
+    # Triggers make SQLite keep each page as it was before a statement: in memory, not in a file of its own.
+    connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from .errors import ProofError
 
@@ -249,12 +250,18 @@ class Frontier:
 
     def root(self) -> bytes:
         """The root of all leaves so far."""
-        if not self._hashes:
-            return EMPTY_ROOT
-        folded = self._hashes[-1]
-        for left in reversed(self._hashes[:-1]):
-            folded = node_hash(left, folded)
-        return folded
+        return _fold(tuple(self._hashes)) if self._hashes else EMPTY_ROOT
+
+
+@lru_cache(maxsize=64)
+def _fold(hashes: tuple[bytes, ...]) -> bytes:
+    """The root over perfect subtrees, left to right. Cached: who makes an entry and who admits it ask one after
+    the other.
+    """
+    folded = hashes[-1]
+    for left in reversed(hashes[:-1]):
+        folded = node_hash(left, folded)
+    return folded
 
 
 def _split(size: int) -> int:

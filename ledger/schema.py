@@ -35,9 +35,6 @@ CREATE TABLE entries (
     leaf_hash BLOB NOT NULL CHECK (length(leaf_hash) = 32)
 ) STRICT;
 
--- Eight bytes find a leaf as surely as 32 and keep the index small; full hashes are compared afterwards.
-CREATE INDEX entries_by_leaf_hash ON entries (substr(leaf_hash, 1, 8));
-
 CREATE TABLE nodes (
     pos INTEGER PRIMARY KEY CHECK (pos >= 0),
     level INTEGER NOT NULL CHECK (level >= 1),

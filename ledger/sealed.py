@@ -33,7 +33,7 @@ def seal(
     Its bytes are those of envelope.seal(entries.statement(…)). Raises EntryError, JsonError.
     """
     statement = entries.statement(kind, subject, {**predicate, "signer": signer.keyid})
-    payload = jcs.encode(statement)
+    payload = jcs.write(statement)  # the schema leaves nothing else in it
     signature = signer.sign(pae(PAYLOAD_TYPE, payload))
     data = assemble(payload, signer.keyid, signature)
     if len(data) > MAX_ENTRY:

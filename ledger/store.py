@@ -43,6 +43,18 @@ __all__ = ["Ledger", "LedgerDamaged", "LedgerFull", "LedgerNotFound", "NoSuchEnt
 _HASH_PREFIX = re.compile("[0-9a-f]{8,64}")
 
 
+# (idx, leaf_hash) of the entries whose leaf hash begins and lies between the given ends: full blocks by their index,
+# the newest entries one by one.
+_PLACES = f"""
+    SELECT idx, leaf_hash FROM (
+        SELECT idx, leaf_hash FROM leaf_places JOIN entries ON idx = entry WHERE prefix BETWEEN ?1 AND ?2
+        UNION ALL
+        SELECT idx, leaf_hash FROM entries WHERE idx >= (SELECT (max(idx) + 1) / {derived_schema.LEAF_BLOCK}
+            * {derived_schema.LEAF_BLOCK} FROM entries)
+    ) WHERE leaf_hash BETWEEN ?3 AND ?4
+"""
+
+
 class NoSuchEntry(BitwitnessError):
     """The ledger has no such entry or run; `wanted` is what was asked for."""
 
@@ -218,18 +230,16 @@ class Ledger:
 
     def find(self, leaf_hash: bytes) -> int | None:
         """The index of the entry with this leaf hash."""
-        query = "SELECT idx FROM entries WHERE substr(leaf_hash, 1, 8) = ? AND leaf_hash = ?"
         with self._reporting():
-            row = self._connection.execute(query, (leaf_hash[:8], leaf_hash)).fetchone()
+            row = self._connection.execute(_PLACES, (leaf_hash[:8], leaf_hash[:8], leaf_hash, leaf_hash)).fetchone()
         return None if row is None else int(row[0])
 
     def find_prefix(self, prefix: str) -> list[int]:
         """The indexes of entries whose leaf hash in hex begins with `prefix` (at least 8 digits), in order."""
         low = bytes.fromhex(prefix[:16].ljust(16, "0"))
         high = bytes.fromhex(prefix[:16].ljust(16, "f"))
-        query = "SELECT idx, leaf_hash FROM entries WHERE substr(leaf_hash, 1, 8) BETWEEN ? AND ? ORDER BY idx"
         with self._reporting():
-            rows = self._connection.execute(query, (low, high)).fetchall()
+            rows = self._connection.execute(f"{_PLACES} ORDER BY idx", (low, high, low, high + b"\xff" * 24)).fetchall()
         return [int(index) for index, leaf in rows if leaf.hex().startswith(prefix)]
 
     def inclusion_proof(self, index: int, size: int | None = None) -> list[bytes]:
@@ -335,6 +345,7 @@ class Ledger:
                 entry = item if isinstance(item, Sealed) else sealed.read(item)
                 self._admission.admit(tree.size, entry)
                 self._insert(tree, entry)
+            self._derivation.flush()
         self._tree = tree
         self._admission.keep()
         return range(first, tree.size)

@@ -25,6 +25,7 @@ from .run_rules import essence
 from .verify import Disowned, KeyRing, verify_signature
 
 _RANGE = 2000
+_SIGNER = re.compile(rb'"signer":"([0-9a-f]{64})"')
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -99,19 +100,16 @@ def entry_bytes(payload: object, signature: object) -> bytes:
         raise EntryError(f"the stored payload is larger than an entry of {MAX_ENTRY} bytes")
     if jcs.nests_deeper(payload, jcs.MAX_DEPTH):
         raise EntryError(f"the stored payload is nested deeper than {jcs.MAX_DEPTH}")
-    try:
-        keyid = json.loads(payload)["predicate"]["signer"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise EntryError("the stored payload is not a statement with a signer") from None
     return jcs.encode(
         {
             "payload": base64.b64encode(payload).decode("ascii"),
             "payloadType": PAYLOAD_TYPE,
-            "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode("ascii")}],
+            "signatures": [{"keyid": _signer(payload), "sig": base64.b64encode(signature).decode("ascii")}],
         }
     )
 
 
+def _signer(payload: bytes) -> str:
 def _facts(envelope: Envelope, kind: Kind) -> Facts:
     p = envelope.statement["predicate"]
     refers: list[tuple[str, str]] = []

@@ -168,10 +168,11 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
     "endorsements": ("Words of auditors and publishers on releases.", None, {"entry": _ENTRY}),
     "statuses": ("Statements of the log: all that is revoked, and what was said of each run.", None, {"entry": _ENTRY}),
     "payloads": ("Digests that keep one statement from being signed twice.", None, {}),
+    "leaf_places": ("Entries by the first eight bytes of their leaf hash, for each full block of 4,096.", None, {}),
     "derivation": ("Version of the derived tables.", None, {}),
 }
 
-_HIDDEN = frozenset({"nodes", "payloads", "derivation"})
+_HIDDEN = frozenset({"nodes", "payloads", "leaf_places", "derivation"})
 _NEWEST_FIRST = frozenset(
     {"log", "datasets", "runs", "run_events", "states", "evals", "audit_intents", "audits", "releases", "statuses"}
 )
