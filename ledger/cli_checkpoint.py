@@ -13,6 +13,8 @@ from .checkpoint import parse_checkpoint
 from .cli_files import read_file, write_file
 from .cli_options import JsonOption, current_project, load_key
 from .errors import BitwitnessError
+from .lock import LedgerLocked
+from .project import Project
 from .store import Ledger
 from .trust import Trust, load_trust, witness_line
 from .witness_request import request_text
@@ -43,7 +45,8 @@ def checkpoint(
     """Sign the tree as it stands with the log key, store the note and print it.
 
     Witnesses each check that it extends what they cosigned before. Exit code 1 if one has cosigned something else,
-    2 if one gave no cosignature; what the others gave is kept.
+    2 if one gave no cosignature; what the others gave is kept. While `ledger train` writes, it alone signs: a
+    checkpoint each `checkpoint_every` steps of its run, and one at the end.
 
     Example: ledger checkpoint --witness https://witness.example/w1
     """
@@ -51,7 +54,7 @@ def checkpoint(
     signer, others = project.signer("log"), [] if also is None else [load_key(also, "log")]
     trust = load_trust(project.trust_path) if project.trust_path.exists() else None
     failures: tuple[BitwitnessError, ...] = ()
-    with project.open_ledger(writable=True) as ledger:
+    with _open(project) as ledger:
         signed = ledger.sign_checkpoint(signer, *others)
         for path in cosignature or []:
             signed = _add(ledger, signed, path, trust)
@@ -64,6 +67,25 @@ def checkpoint(
         cli_output.note(f"error: {failure}")
     if failures:
         raise typer.Exit(min(failure.exit_code for failure in failures))
+
+
+def _open(project: Project) -> Ledger:
+    try:
+        return project.open_ledger(writable=True)
+    except LedgerLocked as locked:
+        raise _busy(project, locked) from None
+
+
+def _busy(project: Project, locked: LedgerLocked) -> BitwitnessError:
+    """What a person can do who wants a checkpoint while another process writes: the same lock guards them."""
+    with project.open_ledger() as ledger, ledger.snapshot():
+        size, newest = ledger.size, ledger.latest_checkpoint()
+    covered = 0 if newest is None else parse_checkpoint(note.parse_note(newest).text).size
+    return BitwitnessError(
+        f"process {locked.pid or '?'} is writing {locked.path} and alone signs meanwhile: a training run each "
+        f"checkpoint_every steps and at its end. The newest checkpoint covers {covered} of {size} entries; for one "
+        "with cosignatures run this again when that process has ended"
+    )
 
 
 def _add(ledger: Ledger, signed: str, path: Path, trust: Trust | None) -> str:

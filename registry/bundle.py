@@ -117,7 +117,8 @@ class StatusProof(Strict):
 class Provenance(Strict):
     """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root.
 
-    ``anchors`` are cosigned checkpoints from before a revocation, absent where no signer's key was revoked.
+    ``anchors`` are cosigned checkpoints from before a revocation, and those by which one log key handed over to the
+    next; absent where neither was.
     ``status`` stands with a `status` entry, and only there.
     """
 

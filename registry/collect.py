@@ -67,10 +67,10 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             if index < checkpoint.size
         ]
         history = _history(ledger, genesis, chain)
-        anchors = _anchors(ledger, chosen, checkpoint.size)
+        anchors = _anchors(ledger, chosen, checkpoint.size) | _handovers(ledger, checkpoint.size)
         opened = None if status is None else prove_run(ledger, status, run, checkpoint.size)
     made = bundle.Provenance(
-        anchors=anchors or None,
+        anchors=[anchors[key] for key in sorted(anchors)] or None,
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,
@@ -152,8 +152,11 @@ def _history(ledger: Ledger, genesis: int, chain: Sequence[int]) -> list[bundle.
     ]
 
 
-def _anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> list[bundle.Anchor]:
-    """Cosigned checkpoints from before each revocation that concerns an entry in ``chosen``, proven to ``size``."""
+def _anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> dict[int, bundle.Anchor]:
+    """Cosigned checkpoints from before each revocation that concerns an entry in ``chosen``, proven to ``size``.
+
+    By their size.
+    """
     found: dict[int, bundle.Anchor] = {}
     query = (
         "SELECT log.signer, max(log.entry), min(ended.entry) FROM log JOIN key_revocations AS ended"
@@ -174,4 +177,18 @@ def _anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> list[bundle.An
         if best is not None and best[1].count("\n\N{EM DASH} ") > 1:
             proof = [node.hex() for node in ledger.consistency_proof(best[0], size)]
             found[best[0]] = bundle.Anchor(checkpoint=best[1], proof=proof)
-    return [found[key] for key in sorted(found)]
+    return found
+
+
+def _handovers(ledger: Ledger, size: int) -> dict[int, bundle.Anchor]:
+    """The first checkpoint beyond each entry that replaced a log key, which both keys signed, unless it is the head."""
+    found: dict[int, bundle.Anchor] = {}
+    query = "SELECT entry FROM keys WHERE role = 'log' AND replaces IS NOT NULL AND entry < ?"
+    for (entry,) in ledger.connection.execute(query, (size,)).fetchall():
+        row = ledger.connection.execute(
+            "SELECT size, note FROM checkpoints WHERE size > ? AND size < ? ORDER BY id LIMIT 1", (entry, size)
+        ).fetchone()
+        if row is not None:
+            proof = [node.hex() for node in ledger.consistency_proof(row[0], size)]
+            found[row[0]] = bundle.Anchor(checkpoint=row[1], proof=proof)
+    return found

@@ -19,14 +19,14 @@ from bitwitness.ledger.errors import (
     BitwitnessError,
     EntryError,
     FoundWrong,
-    NoteError,
     ProofError,
     SignatureError,
 )
 from bitwitness.ledger.keys import PublicKey
-from bitwitness.ledger.note import ED25519, Note, Verifier, open_note
-from bitwitness.ledger.verify import EnrolledKey, KeyRing, verify_entry
+from bitwitness.ledger.note import ED25519, Note, Verifier
+from bitwitness.ledger.verify import KeyRing, verify_entry
 
+from . import bundle, log_line
 from .bundle import LoggedEntry
 from .policy import Policy
 
@@ -82,17 +82,27 @@ def log_verifiers(policy: Policy, ring: KeyRing) -> list[Verifier]:
     return [pinned, *(key for key in enrolled if key != pinned)]
 
 
-def open_checkpoint(note: str, policy: Policy) -> tuple[Checkpoint, Note]:
-    """The checkpoint that the policy's log key signed for the policy's origin, and its note with all cosignatures."""
+def open_checkpoint(read: bundle.Provenance, policy: Policy) -> tuple[Checkpoint, Note, str]:
+    """The checkpoint of the policy's log, its note with all signatures that count, and who signed it in one line.
+
+    It is signed by the policy's log key, or by one that took its place (log_line.py).
+    """
     quorum = policy.quorum
     cosigners = () if quorum is None else quorum.verifiers
+    pinned, ring = log_verifier(policy), KeyRing(root_key(policy))
+    followers = log_line.heirs(read.entries, ring, pinned)
     try:
-        found, opened = checkpoint.open_checkpoint(note, [log_verifier(policy)], policy.log.origin, cosigners)
-    except (NoteError, SignatureError) as error:
+        found, opened = checkpoint.open_checkpoint(read.checkpoint, [pinned, *followers], policy.log.origin, cosigners)
+        if opened.by(pinned) is not None:
+            signer = "the pinned log key"
+        else:
+            key = log_line.signing_key(found, opened, ring, pinned, read.anchors or ())
+            signer = f"log key {key.keyid[:16]}…, which took the pinned one's place"
+    except FoundWrong as error:
         raise EvidenceRefused(f"the checkpoint is not one of the policy's log: {error}") from error
     if found.extensions:
         raise EvidenceRefused("the checkpoint has extension lines; checkpoints of this ledger have none")
-    return found, opened
+    return found, opened, signer
 
 
 def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]:
@@ -124,19 +134,25 @@ def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]
     return entries
 
 
-def authenticate(entries: Sequence[Entry], head: Checkpoint, signed: Note, policy: Policy) -> tuple[KeyRing, str]:
+def root_key(policy: Policy) -> PublicKey:
+    """The policy's root key. Raises PolicyUnusable."""
+    try:
+        return PublicKey.from_hex(policy.root.key)
+    except BitwitnessError as error:
+        raise PolicyUnusable(f"the policy's root.key is not usable: {error}") from error
+
+
+def authenticate(
+    entries: Sequence[Entry], head: Checkpoint, signed: Note, policy: Policy, anchors: Sequence[bundle.Anchor]
+) -> tuple[KeyRing, str]:
     """Check every entry's signature and its signer's right to make it: the keys, and what they are in one line.
 
     The root must have enrolled the pinned log key, too, and not have ended it before the checkpoint ``head``, unless
-    the key that took its place ``signed`` that checkpoint as well.
+    a key that took its place ``signed`` that checkpoint (log_line.py).
 
     `key` entries come first: only with all of them read is it known what was revoked, and from where on.
     """
-    try:
-        root = PublicKey.from_hex(policy.root.key)
-    except BitwitnessError as error:
-        raise PolicyUnusable(f"the policy's root.key is not usable: {error}") from error
-    ring = KeyRing(root)
+    ring = KeyRing(root_key(policy))
     roles: dict[str, str] = {}
     key_entries = [entry for entry in entries if entry.kind == "key"]
     if not key_entries:
@@ -151,23 +167,13 @@ def authenticate(entries: Sequence[Entry], head: Checkpoint, signed: Note, polic
     for entry in entries:
         if entry.kind != "key":
             _verify(entry, ring)
-    log = ring.get(log_verifier(policy).key.keyid)
-    if log is None or log.role != "log":
-        raise EvidenceRefused("the pinned log key is not enrolled as a log key by the pinned root")
-    if log.until is not None and head.size > log.until and not _handed_over(log, ring, signed, policy.log.origin):
-        raise EvidenceRefused(f"the log key is revoked from entry {log.until} on, the checkpoint covers {head.size}")
+    try:
+        log_line.signing_key(head, signed, ring, log_verifier(policy), anchors)
+    except FoundWrong as error:
+        raise EvidenceRefused(str(error)) from error
     ended = sum(1 for keyid in roles if (key := ring.get(keyid)) is not None and key.until is not None)
     said = ", ".join(sorted(f"{role} {keyid[:16]}…" for keyid, role in roles.items())[:8])
     return ring, f"{len(roles)} keys enrolled by the pinned root, {ended} revoked or replaced: {said}"
-
-
-def _handed_over(log: EnrolledKey, ring: KeyRing, signed: Note, origin: str) -> bool:
-    """Whether the key that replaced the log's signed the same checkpoint."""
-    heirs = [Verifier(origin, key.public) for key in ring if key.replaces == log.keyid]
-    try:
-        return bool(open_note(signed.format(), heirs).verified)
-    except FoundWrong:
-        return False
 
 
 def _verify(entry: Entry, ring: KeyRing) -> None:

@@ -196,13 +196,14 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
     """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
 
     def checkpoint_step() -> tuple[str, tuple[Checkpoint, Note]]:
-        opened = evidence.open_checkpoint(read.checkpoint, policy)
-        return f"{opened[0].origin}, size {opened[0].size}, signed by the pinned log key", opened
+        found, note, signer = evidence.open_checkpoint(read, policy)
+        return f"{found.origin}, size {found.size}, signed by {signer}", (found, note)
 
     opened = verdict.attempt("checkpoint", "CRYPTO", checkpoint_step)
     if opened is None:
         return None
     checkpoint, signed = opened
+    anchors = read.anchors or ()
 
     def inclusion_step() -> tuple[str, list[evidence.Entry]]:
         entries = evidence.open_entries(read.entries, checkpoint)
@@ -213,8 +214,8 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
         return None
 
     def signatures_step() -> tuple[str, KeyRing]:
-        ring, described = evidence.authenticate(entries, checkpoint, signed, policy)
-        described += check_anchors(entries, ring, checkpoint, read.anchors or (), policy)
+        ring, described = evidence.authenticate(entries, checkpoint, signed, policy, anchors)
+        described += check_anchors(entries, ring, checkpoint, anchors, policy)
         return f"{len(entries)} entries signed by keys that may sign them; {described}", ring
 
     ring = verdict.attempt("signatures", "CRYPTO", signatures_step)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import keys, note
-from bitwitness.ledger.key_entries import revocation, rotation
+from bitwitness.ledger.key_entries import enrolment, revocation, rotation
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.witness import Witness
@@ -135,5 +135,36 @@ def test_the_log_key_is_replaced(registered: Registered, witness: Witness) -> No
         later = ledger.sign_checkpoint(new)
     registered.policy.write_text(registered.policy.read_text().split("\n[witnesses]")[0])
     assert collected(registered, later)["signatures"].ok is True
+
+    # Whoever pins the old key alone follows by the checkpoint that both signed, which the bundle holds.
     registered.policy.write_text(text.split("\n[witnesses]")[0])
-    assert registered.verdict()["checkpoint"].ok is False  # unknown to who pins the old key alone
+    verdict = registered.verdict()
+    assert verdict["checkpoint"].ok is True and verdict["signatures"].ok is True
+    assert f"log key {new.keyid[:16]}…, which took the pinned one's place" in verdict["checkpoint"].detail
+    path = registered.folder / bundle.FILE_NAME
+    whole = bundle.parse(path.read_bytes())
+    (anchor,) = whole.anchors or ()
+    for case, forged in {
+        "no checkpoint by both": None,
+        "signed by the old key alone": _one_line(anchor, 0),
+        "signed by the new key alone": _one_line(anchor, 1),
+        "no part of the log": anchor.model_copy(update={"proof": ["00" * 32, *anchor.proof[1:]]}),
+    }.items():
+        path.write_bytes(whole.model_copy(update={"anchors": None if forged is None else [forged]}).encode())
+        assert registered.verdict()["checkpoint"].ok is False, case
+    assert "no checkpoint beyond it that both signed" in registered.refused("checkpoint")
+
+
+def test_a_log_key_that_the_root_enrols_beside_the_pinned_one_moves_nothing(registered: Registered) -> None:
+    root, other = registered.project.signer("root"), keys.Signer.from_seed("log", bytes([73]) * 32)
+    with registered.project.open_ledger(writable=True) as ledger:
+        ledger.append([enrolment(root, other.public, "log")])
+        signed = ledger.sign_checkpoint(other)
+    assert collected(registered, signed)["checkpoint"].ok is False
+
+
+def _one_line(anchor: bundle.Anchor, number: int) -> bundle.Anchor:
+    """The anchor with one of its log keys' signatures only."""
+    opened = note.parse_note(anchor.checkpoint)
+    alone = note.Note(opened.text, opened.lines[number : number + 1]).format()
+    return anchor.model_copy(update={"checkpoint": alone})
