@@ -76,7 +76,6 @@ referee: ## build the program that executes trace files, without Python: build/r
 
 SECONDS ?= 60
 fuzz: install ## fuzz each parser for SECONDS (60)
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python -m tests.fuzz all $(SECONDS)
 
 clean: ## remove everything that was built

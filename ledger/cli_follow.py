@@ -39,7 +39,9 @@ def mirror(
     if json_output:
         cli_output.emit_json(_to_json(update))
         return
-    print(f"{update.head.origin}: {update.size} entries, {update.size - update.before} new, {update.assurance}")
+    cli_output.say(
+        f"{update.head.origin}: {update.size} entries, {update.size - update.before} new, {update.assurance}"
+    )
 
 
 def monitor(
@@ -85,9 +87,9 @@ def monitor(
         cli_output.emit_json({**answer, "alarms": [item.to_json() for item in done.alarms]})
     else:
         for item in done.alarms:
-            print(f"ALARM  {item.name}: {item.detail}")
+            cli_output.say(f"ALARM  {item.name}: {item.detail}")
         if done.update is not None and not done.alarms:
-            print(f"{done.update.head.origin}: {done.update.size} entries, no alarm, {done.update.assurance}")
+            cli_output.say(f"{done.update.head.origin}: {done.update.size} entries, no alarm, {done.update.assurance}")
     if done.alarms:
         raise typer.Exit(1)
 

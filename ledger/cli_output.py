@@ -32,8 +32,11 @@ def emit_json_list(items: Iterable[Mapping[str, Any]]) -> None:
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
-# Besides printable ASCII: the ellipsis, dashes, arrow and relation signs of our own messages.
-_OWN = frozenset("\N{HORIZONTAL ELLIPSIS}\N{EN DASH}\N{EM DASH}\N{RIGHTWARDS ARROW}\N{LESS-THAN OR EQUAL TO}")
+# Besides printable ASCII: the ellipsis, dashes, arrow, relation signs and branches of our own messages.
+_OWN = frozenset(
+    "\N{HORIZONTAL ELLIPSIS}\N{EN DASH}\N{EM DASH}\N{RIGHTWARDS ARROW}\N{LESS-THAN OR EQUAL TO}"
+    "\N{BOX DRAWINGS LIGHT VERTICAL AND RIGHT}\N{BOX DRAWINGS LIGHT UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+)
 
 
 def plain(text: str) -> str:
@@ -78,6 +81,11 @@ def emit_checks(checks: Iterable[Mapping[str, Any]]) -> None:
         category = f"{item['category']} " if "category" in item else ""
         said = plain(f"{category}{item['name']}: {item['detail']}")
         print(f"{_VERDICTS[item['ok']]}  {said}")
+
+
+def say(text: str) -> None:
+    """Print one line of a result."""
+    print(plain(text))
 
 
 def note(text: str) -> None:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -110,6 +111,19 @@ def entry_bytes(payload: object, signature: object) -> bytes:
 
 
 def _signer(payload: bytes) -> str:
+    """The keyid that a payload seems to state; open_envelope holds it to the one that it does state."""
+    stated = _SIGNER.findall(payload)
+    if len(stated) == 1:
+        return str(stated[0].decode("ascii"))
+    try:
+        keyid = json.loads(payload)["predicate"]["signer"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        keyid = None
+    if not isinstance(keyid, str):
+        raise EntryError("the stored payload is not a statement with a signer")
+    return keyid
+
+
 def _facts(envelope: Envelope, kind: Kind) -> Facts:
     p = envelope.statement["predicate"]
     refers: list[tuple[str, str]] = []

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_json, emit_json_list, emit_table, note
+from bitwitness.ledger.cli_output import emit_json, emit_json_list, emit_table, note, say
 from bitwitness.ledger.cli_verify import (
     JunitOption,
     PolicyOption,
@@ -80,7 +80,7 @@ def register(
     if json_output:
         emit_json(made.to_json())
         return
-    print(f"{made.model}/{made.version}: step {made.step}, weights {made.weights.root}, log entry {made.index}")
+    say(f"{made.model}/{made.version}: step {made.step}, weights {made.weights.root}, log entry {made.index}")
     folder = made.path.relative_to(Path.cwd()) if made.path.is_relative_to(Path.cwd()) else made.path
     note(f"wrote {folder}; check it with: ledger verify {folder} --policy trust.toml")
 
@@ -119,7 +119,7 @@ def show(
         emit_json(shown)
         return
     for line in catalog.tree_lines(shown):
-        print(line)
+        say(line)
 
 
 @model.command()

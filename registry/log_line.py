@@ -51,7 +51,7 @@ def signing_key(
     first = ring.get(pinned.key.keyid)
     if first is None or first.role != "log":
         raise FoundWrong("the pinned log key is not enrolled as a log key by the pinned root")
-    why = f"the pinned log key is revoked from entry {first.until} on, the checkpoint covers {head.size}"
+    why = f"the log key is revoked from entry {first.until} on, the checkpoint covers {head.size}"
     for item in signed.verified:
         key = ring.get(item.verifier.key.keyid)
         if item.verifier.name != pinned.name or key is None or key.role != "log":

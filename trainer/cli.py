@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from bitwitness.ledger.cli_files import read_file
 from bitwitness.ledger.cli_options import JsonOption, current_project
+from bitwitness.ledger.cli_output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError
 
 from .audit import AuditReport
 from .audit import audit as run_audit
+from .cli_progress import counting, training
 from .config import load_config
 from .plan import plan_audit
 from .run import MAX_THREADS, RunResult
-from .run import Progress as StepProgress
 from .run import train as run_train
 from .source import open_source
 from .start import model_of
@@ -56,7 +53,7 @@ def train(
     """
     project = current_project()
     resolved = load_config(config, name=name, model_of=lambda start: model_of(project, start))
-    with _training_bar(resolved.run.steps) as report:
+    with training(resolved.run.steps) as report:
         result = run_train(
             project,
             resolved,
@@ -66,11 +63,11 @@ def train(
             report=report,
         )
     if as_json:
-        typer.echo(json.dumps(asdict(result), indent=2))
+        emit_json(asdict(result))
     else:
-        typer.echo(_run_line(result))
+        say(_run_line(result))
     if result.outcome == "interrupted":
-        typer.echo(f"note: stopped after step {result.step}; `ledger train {config} --resume` continues", err=True)
+        note(f"note: stopped after step {result.step}; `ledger train {config} --resume` continues")
 
 
 def audit(
@@ -149,9 +146,16 @@ def audit(
                 threads=threads or cores(),
                 windows_at_once=windows_at_once,
             )
-        typer.echo(json.dumps(planned.to_json(), indent=2) if as_json else "\n".join(planned.lines()))
+        if as_json:
+            emit_json(planned.to_json())
+        else:
+            for line in planned.lines():
+                say(line)
         return
-    with open_source(source, policy=policy, key=key, out=out, work=work) as opened, progress_bar("auditing") as report:
+    with (
+        open_source(source, policy=policy, key=key, out=out, work=work) as opened,
+        counting("auditing") as report,
+    ):
         result = run_audit(
             opened.venue,
             opened.run(run),
@@ -166,14 +170,14 @@ def audit(
             report=report,
         )
     if as_json:
-        typer.echo(json.dumps(_audit_json(result), indent=2))
+        emit_json(_audit_json(result))
     else:
         for line in _audit_lines(result):
-            typer.echo(line)
+            say(line)
         if result.resumed:
-            typer.echo("note: this went on with the audit that was stopped before", err=True)
+            note("note: this went on with the audit that was stopped before")
         if result.open_intents:
-            typer.echo(_open_intents(result), err=True)
+            note(_open_intents(result))
     raise typer.Exit(EXIT_STATUS.get(result.result, 2))
 
 
@@ -269,35 +273,3 @@ def _open_intents(report: AuditReport) -> str:
 
 def _short(value: Any) -> str:
     return str(value["root"]) if isinstance(value, dict) and "root" in value else str(value)
-
-
-@contextmanager
-def _training_bar(steps: int) -> Iterator[Any]:
-    """Loss, tokens per second and time left, on stderr."""
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=steps, loss="…", rate="…")
-
-        def report(progress: StepProgress) -> None:
-            rate = "replaying" if progress.replayed else f"{progress.tokens / progress.seconds:,.0f}"
-            bar.update(task, completed=progress.step, loss=f"{progress.loss:.4f}", rate=rate)
-
-        yield report
-
-
-@contextmanager
-def progress_bar(text: str) -> Iterator[Any]:
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def report(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield report

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_fields, emit_json, note
+from bitwitness.ledger.cli_output import emit_fields, emit_json, note, say
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.merkle import leaf_hash
 
 from . import data as library
+from .cli_progress import counting
 from .data.builder import HELD_OUT_DEFAULT
-from .data.builder import Progress as OnProgress
 from .data.reads import SampleRead, reads_of_documents, reads_of_step, training_stream
 from .data.search import Found, documents_at_path, documents_with_text
 from .data.windows import Reading
@@ -85,14 +82,14 @@ def build(
         skip_invalid=skip_invalid,
     )
     signer = project.signer("trainer")
-    with _progress() as on_progress:
+    with counting("reading", "files") as report:
         built = library.build(
             project.data_dir,
             sources,
             options,
             signer=signer,
             tokenizer=library.load_tokenizer(tokenizer, end_token=end_token),
-            progress=on_progress,
+            progress=lambda done, files, taken: report(done, files),
         )
     manifests = [built.train] + ([built.held_out] if built.held_out is not None else [])
     datasets = [library.Dataset.open(project.data_dir, manifest.name) for manifest in manifests]
@@ -111,7 +108,7 @@ def build(
         emit_json({"datasets": described, "skipped": asdict(built.skipped), "notes": notes})
         return
     for fields in described:
-        print(_line(fields))
+        say(_line(fields))
 
 
 @data.command()
@@ -140,7 +137,7 @@ def show(
         emit_json(described if name is None else described[0])
     elif name is None:
         for fields in described:
-            print(_line(fields))
+            say(_line(fields))
         if not described:
             note("no datasets yet; `ledger data build` makes one")
     else:
@@ -167,11 +164,11 @@ def where(
     if json_output:
         emit_json({"run": history.run, "step": step, "dataset": stream.dataset.name, "samples": _sample_rows(reads)})
         return
-    print(f"step {step} of {history.name} read {len(reads)} windows of {stream.dataset.name}")
+    say(f"step {step} of {history.name} read {len(reads)} windows of {stream.dataset.name}")
     for read in reads:
-        print(f"sample {read.sample}, window {read.window}")
+        say(f"sample {read.sample}, window {read.window}")
         for reading in read.readings:
-            print(f"  {_place(reading)}  bytes {reading.bytes[0]}-{reading.bytes[1]}")
+            say(f"  {_place(reading)}  bytes {reading.bytes[0]}-{reading.bytes[1]}")
 
 
 @data.command()
@@ -218,12 +215,12 @@ def find(
         return
     for each in found:
         at = f"  at byte {', '.join(map(str, each.offsets))}" if each.offsets else ""
-        print(f"{each.dataset}  {_place(each)}  {each.size} bytes{at}")
+        say(f"{each.dataset}  {_place(each)}  {each.size} bytes{at}")
     if not found:
         note("no document found")
     if reads is not None and history is not None:
         steps = sorted({read.step for read in reads})
-        print(f"read by {len(steps)} steps of {history.name}: {', '.join(map(str, steps)) or 'none'}")
+        say(f"read by {len(steps)} steps of {history.name}: {', '.join(map(str, steps)) or 'none'}")
 
 
 def _search(datasets: Sequence[library.Dataset], text: str | None, document: str | None) -> Iterator[Found]:
@@ -293,16 +290,3 @@ def _notes(built: library.Built, max_bytes: str | None) -> list[str]:
     if built.links_skipped:
         notes.append(f"{built.links_skipped} symbolic links not followed")
     return notes
-
-
-@contextmanager
-def _progress() -> Iterator[OnProgress]:
-    """A bar on stderr while files are read."""
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def update(done: int, files: int, taken: int) -> None:
-            bar.update(task, completed=done, total=files)
-
-        yield update

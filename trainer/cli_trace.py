@@ -13,7 +13,8 @@ from bitwitness.kernels import culprit, judge, trace_file, trace_record
 from bitwitness.ledger.cli_options import JsonOption, current_project
 from bitwitness.ledger.errors import BitwitnessError
 
-from .cli import AtOnce, Threads, cores, progress_bar
+from .cli import AtOnce, Threads, cores
+from .cli_progress import counting
 from .culprit_text import difference_json, lines
 from .step_trace import VALUES, trace_step
 
@@ -42,7 +43,7 @@ def trace(
     Example: ledger trace demo --step 12
     """
     project = current_project()
-    with progress_bar("replaying") as report:
+    with counting("replaying") as report:
         found = trace_step(
             project,
             run,

@@ -1,0 +1,22 @@
+"""What a command says of its progress where no person watches: a few lines of a long run, no bars."""
+
+from __future__ import annotations
+
+import pytest
+
+from bitwitness.trainer import cli_progress
+from bitwitness.trainer.run import Progress
+
+
+def test_without_a_terminal_a_run_says_ten_lines_and_other_work_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with cli_progress.training(100) as report:
+        for step in range(1, 101):
+            report(Progress(step, 100, 2.5, 1.0, 1e-3, tokens=1000, seconds=0.5, replayed=step < 15))
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == "" and len(lines) == 10
+    assert lines[0] == "step 10 of 100  loss 2.5000  replaying"
+    assert lines[-1] == "step 100 of 100  loss 2.5000  2,000 tokens/s"
+    with cli_progress.counting("auditing") as count:
+        count(1, 2)
+    assert capsys.readouterr() == ("", "")
