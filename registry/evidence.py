@@ -82,7 +82,9 @@ def log_verifiers(policy: Policy, ring: KeyRing) -> list[Verifier]:
     return [pinned, *(key for key in enrolled if key != pinned)]
 
 
-def open_checkpoint(read: bundle.Provenance, policy: Policy) -> tuple[Checkpoint, Note, str]:
+def open_checkpoint(
+    note: str, entries: Sequence[LoggedEntry], anchors: Sequence[bundle.Anchor], policy: Policy
+) -> tuple[Checkpoint, Note, str]:
     """The checkpoint of the policy's log, its note with all signatures that count, and who signed it in one line.
 
     It is signed by the policy's log key, or by one that took its place (log_line.py).
@@ -90,13 +92,13 @@ def open_checkpoint(read: bundle.Provenance, policy: Policy) -> tuple[Checkpoint
     quorum = policy.quorum
     cosigners = () if quorum is None else quorum.verifiers
     pinned, ring = log_verifier(policy), KeyRing(root_key(policy))
-    followers = log_line.heirs(read.entries, ring, pinned)
+    followers = log_line.heirs(entries, ring, pinned)
     try:
-        found, opened = checkpoint.open_checkpoint(read.checkpoint, [pinned, *followers], policy.log.origin, cosigners)
+        found, opened = checkpoint.open_checkpoint(note, [pinned, *followers], policy.log.origin, cosigners)
         if opened.by(pinned) is not None:
             signer = "the pinned log key"
         else:
-            key = log_line.signing_key(found, opened, ring, pinned, read.anchors or ())
+            key = log_line.signing_key(found, opened, ring, pinned, anchors)
             signer = f"log key {key.keyid[:16]}…, which took the pinned one's place"
     except FoundWrong as error:
         raise EvidenceRefused(f"the checkpoint is not one of the policy's log: {error}") from error

@@ -97,9 +97,9 @@ def make(ledger: Ledger, note: str) -> StatusFile:
 def open_status(data: bytes, policy: Policy) -> News:
     """Check the bytes of a status file against a policy's keys. Raises StatusFileError, EvidenceRefused."""
     read = _parse(data)
-    head, signed = open_checkpoint(read.checkpoint, policy)
+    head, signed, _ = open_checkpoint(read.checkpoint, read.entries, (), policy)
     entries = open_entries(read.entries, head)
-    keys, _ = authenticate(entries, head, signed, policy)
+    keys, _ = authenticate(entries, head, signed, policy, ())
     statuses = [entry for entry in entries if entry.kind == "status"]
     strange = [entry for entry in entries if entry.kind not in ("key", "status")]
     if len(statuses) != 1 or strange:

@@ -196,7 +196,7 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
     """The checks on the bundle alone. None as soon as one leaves nothing for the next to stand on."""
 
     def checkpoint_step() -> tuple[str, tuple[Checkpoint, Note]]:
-        found, note, signer = evidence.open_checkpoint(read, policy)
+        found, note, signer = evidence.open_checkpoint(read.checkpoint, read.entries, read.anchors or (), policy)
         return f"{found.origin}, size {found.size}, signed by {signer}", (found, note)
 
     opened = verdict.attempt("checkpoint", "CRYPTO", checkpoint_step)
