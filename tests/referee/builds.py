@@ -27,6 +27,7 @@ class Build:
     runner: tuple[str, ...] = ()  # what executes it where this machine cannot
     needs: str = ""  # a flag of /proc/cpuinfo that it must have
     isa: str = ""  # BITWITNESS_ISA
+    threads: tuple[int, ...] = (1, 2, 3)
 
 
 SANITIZED = "gcc -O1, generic, sanitized"
@@ -38,6 +39,8 @@ BUILDS: Mapping[str, Build] = MappingProxyType(
         SANITIZED: Build("g++", ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")),
         "clang -O3, AVX2": Build("clang++", ("-O3", "-mavx2", "-mfma"), needs="fma"),
         "clang -O1, generic": Build("clang++", ("-O1",)),
+        "gcc -O1, AVX2": Build("g++", ("-O1", "-mavx2", "-mfma"), needs="fma", threads=(2,)),
+        "aarch64 gcc -O1": Build("aarch64-linux-gnu-g++", ("-O1", "-static"), ("qemu-aarch64",), threads=(2,)),
         "aarch64 gcc -O3": Build("aarch64-linux-gnu-g++", ("-O3", "-static"), ("qemu-aarch64",)),
     }
 )

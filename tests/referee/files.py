@@ -123,15 +123,16 @@ def cases(values: Callable[..., Array], long: int) -> Iterator[Case]:
     for sign in (1, -1):
         yield "rope", [values("q", 3, 13), positions, cos, sin], {"heads": 3, "head_width": 4, "sign": sign}
 
-    # Two windows; every row sees itself, some rows at the end of each see all before them.
-    window = long // 2
-    own = np.arange(2 * window)
+    # Two windows, or one that is LONG; every row sees itself, some rows at the end of each see all before them.
+    window = long if long == LONG else long // 2
+    own = np.arange(long // window * window)
     start = ints(np.where(own % window >= window - 3, own // window * window, own))
+    rows = len(own)
     shape = {"heads": 2, "kv_heads": 1, "window": window, "scale": 0.70710678}
-    qkv = values("qkv", 2 * window, 8)
-    o, m, total = empty(2 * window, 4), empty(2 * window, 2), empty(2 * window, 2)
+    qkv = values("qkv", rows, 8)
+    o, m, total = empty(rows, 4), empty(rows, 2), empty(rows, 2)
     yield "attention", [qkv, start, o, m, total], shape
-    yield "attention_backward", [qkv, start, o, m, total, values("do", 2 * window, 4), empty(2 * window, 8)], shape
+    yield "attention_backward", [qkv, start, o, m, total, values("do", rows, 4), empty(rows, 8)], shape
 
     yield "swiglu", [values("ab", 1, 2 * long), empty(1, long)], {}
     yield "swiglu_backward", [values("ab", 1, 2 * long), values("dh", 1, long), empty(1, 2 * long)], {}

@@ -16,8 +16,6 @@ from bitwitness.kernels import trace, trace_file
 from .builds import BUILDS
 from .conftest import Referee
 
-THREADS = (1, 2, 3)
-
 
 @pytest.fixture(scope="session")
 def native(steps_file: Path, bfp_file: Path, operators_file: Path) -> dict[Path, trace.Trace]:
@@ -43,8 +41,7 @@ def test_native_meets_the_golden_digests(
     expected.check("operators", operator_digests(native[operators_file].leaves))
 
 
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize(("build", "threads"), [(name, n) for name, build in BUILDS.items() for n in build.threads])
 def test_referee_meets_the_golden_digests(
     golden: Any,
     native: dict[Path, trace.Trace],
