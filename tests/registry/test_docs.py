@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
+from bitwitness.ledger import jcs
 from bitwitness.registry import bundle
 
 from .conftest import Registered
@@ -25,6 +28,28 @@ def test_the_json_schema_is_that_of_the_code(request: pytest.FixtureRequest) -> 
     if request.config.getoption("--update-goldens"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text
+
+
+def test_bundles_keep_to_the_schema(registered: Registered) -> None:
+    """By a validator that is not ours: what is published is what is written and what the gate takes."""
+    validator = jsonschema.Draft202012Validator(json.loads((FORMATS / "provenance.schema.json").read_text()))
+    validator.check_schema(validator.schema)
+    held = json.loads((registered.folder / bundle.FILE_NAME).read_bytes())
+    golden = FORMATS.parents[1] / "tests" / "golden" / "model-1" / "golden" / bundle.FILE_NAME
+    for value in (held, json.loads(golden.read_bytes())):
+        assert list(validator.iter_errors(value)) == []
+    wrong: list[dict[str, Any]] = [
+        {key: value for key, value in held.items() if key != "checkpoint"},
+        {**held, "more": 1},
+        {**held, "format": "bitwitness/provenance/2"},
+        {**held, "entries": [{**held["entries"][0], "index": -1}]},
+        {**held, "entries": [{**held["entries"][0], "proof": ["AB" * 32]}]},
+        {**held, "weights": [{**held["weights"][0], "name": "a b"}]},
+    ]
+    for value in wrong:
+        assert list(validator.iter_errors(value))
+        with pytest.raises(bundle.BundleError):
+            bundle.parse(jcs.encode(value))
 
 
 def test_every_check_is_described(registered: Registered) -> None:
