@@ -79,6 +79,7 @@ def audit(
     samples: int = 0,
     steps: tuple[int, int] | None = None,
     uncovered: bool = False,
+    screen: bool = False,
     beacon: str | None = None,
     intent: int | None = None,
     round_file: bytes | None = None,
@@ -88,10 +89,11 @@ def audit(
 ) -> AuditReport:
     """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
 
-    `uncovered` takes the steps that are this auditor's next (coverage.py). Appends the intent first and the signed
-    result last. The sample is drawn from `beacon` where one is named
-    (beacons.choose); `intent` is the entry of one of this auditor's open intents, which is answered in place of a new
-    one, and `round_file` what was downloaded of a randomness round. `report` is told (steps compared, steps to
+    `screen` also compares all stored states that are at hand (screen.py), which reads them all. `uncovered` takes the
+    steps that are this auditor's next (coverage.py). Appends the intent first and the signed result last. The sample
+    is drawn from `beacon` where one is named (beacons.choose); `intent` is the entry of one of this auditor's open
+    intents, which is answered in place of a new one, and `round_file` what was downloaded of a randomness round.
+    `report` is told (steps compared, steps to
     compare). Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, BeaconPending where the audit is
     announced and its beacon does not exist yet, and BitwitnessError where it cannot begin.
     """
@@ -133,7 +135,7 @@ def audit(
         chosen = _choose(history, seed, said["samples"], steps, said["last"])
         transcribed = Transcript(seed, auditor.keyid)
         examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work)
-        screened = examiner.screen()
+        screened = examiner.screen() if screen else Screened(0, len(history.states), ())
         broken = machine_fault(threads)
         replayed = [] if broken else examiner.examine(chosen, report)
         if (broken := broken or machine_fault(threads)) is not None:

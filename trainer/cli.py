@@ -113,6 +113,10 @@ def audit(
         Path | None,
         typer.Option(metavar="DIR", help="Keeps the mirrored log and what was fetched; in the cache unless given."),
     ] = None,
+    screen: Annotated[
+        bool,
+        typer.Option("--screen", help="Also hold all stored states at hand against what AdamW allows; reads them."),
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only say what it takes: bytes to fetch, memory, time on this machine.")
     ] = False,
@@ -162,6 +166,7 @@ def audit(
             samples=0 if steps or uncovered else sample,
             steps=_range(steps),
             uncovered=uncovered,
+            screen=screen,
             beacon=beacon,
             intent=intent,
             round_file=None if round_file is None else read_file(round_file, MAX_FILE),
@@ -248,11 +253,9 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
         for field, (expected, found) in item.differences.items():
             yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
     screened = report.screened
-    wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
-    yield (
-        f"screen: {screened.compared} of {screened.total} intervals between stored states"
-        + (wrong if screened.compared else "")
-    )
+    if screened.compared:
+        wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
+        yield f"screen: {screened.compared} of {screened.total} intervals between stored states{wrong}"
     yield (
         f"{report.result}: {len(report.compared)} of {report.total} steps of {report.name} compared bit for bit "
         f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")

@@ -135,7 +135,7 @@ def test_an_audit_screens_all_states(project: Project) -> None:
     from bitwitness.trainer.run import train
 
     train(project, small_config(), threads=2)
-    report = audit(project, "r", threads=2)
+    report = audit(project, "r", screen=True, threads=2)
     assert (report.screened.compared, report.screened.total, report.screened.faults) == (3, 3, ())
     assert report.result == "match"
 
@@ -157,7 +157,7 @@ def test_a_replaced_state_is_found_without_replaying_it(tmp_path: Path) -> None:
         "        state.params[1000] += 0.1\n"
         "step.Workspace.update = update",
     )
-    report = audit(project, "r", threads=2)
+    report = audit(project, "r", screen=True, threads=2)
     assert [fault.step for fault in report.screened.faults] == [4]
     wrong = [item for item in report.units if item.found is not None]
     assert report.result == "mismatch" and (3, 4) in [(item.unit.first, item.unit.last) for item in wrong]
