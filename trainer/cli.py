@@ -21,6 +21,7 @@ from .audit import AuditReport
 from .audit import audit as run_audit
 from .cli_progress import counting, training
 from .config import load_config
+from .outcome import UnitResult
 from .plan import plan_audit
 from .run import MAX_THREADS, RunResult
 from .run import train as run_train
@@ -222,7 +223,7 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
             for unit in report.units
             for step in unit.compared
         ],
-        "units": [unit.to_json() | ({} if unit.detail is None else {"detail": unit.detail}) for unit in report.units],
+        "units": [unit.to_json() | _explained(unit) for unit in report.units],
         "differences": {
             str(unit.found["step"]): {
                 field: {"ledger": expected, "replay": found} for field, (expected, found) in unit.differences.items()
@@ -243,6 +244,12 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
     }
 
 
+def _explained(unit: UnitResult) -> dict[str, Any]:
+    """What is told of a unit, but not signed."""
+    detail: dict[str, Any] = {} if unit.detail is None else {"detail": unit.detail}
+    return detail if unit.value is None else detail | {"value": unit.value.to_json()}
+
+
 def _audit_lines(report: AuditReport) -> Iterator[str]:
     for item in report.units:
         where = "initial state" if item.unit.last == 0 else f"steps {item.unit.first}-{item.unit.last}"
@@ -252,6 +259,10 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
             yield f"  {item.detail}"
         for field, (expected, found) in item.differences.items():
             yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
+        if item.value is not None:
+            yield from item.value.lines()
+        if item.differences and item.found is not None and item.found["step"]:
+            yield from _next_step(report.name, item.found["step"], item.value is not None)
     screened = report.screened
     if screened.compared:
         wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
@@ -264,6 +275,12 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
         f"one tampered step would have been met with probability {report.one_step:.2f}, "
         f"1% tampered steps with {report.fraction(0.01):.2f}"
     )
+
+
+def _next_step(name: str, step: int, stored: bool) -> Iterator[str]:
+    if not stored:
+        yield f"  values    the trainer stored no state after step {step}; only his trace of it tells them"
+    yield f"  next      ledger trace {name} --step {step}, and the trainer's of the same step; then ledger bisect"
 
 
 def _open_intents(report: AuditReport) -> str:

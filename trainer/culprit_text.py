@@ -58,9 +58,14 @@ def locate(found: Difference, record: TraceRecord) -> Located:
         shape = slot.shape if slot is not None else ()
     index = None if found.element is None else found.element.index
     tensor, index, shape = _tensor(name, offset, shape, index, layout)
-    at = () if index is None else _unravel(index, shape)
-    layer = _LAYER.search(tensor)
-    return Located(tensor, int(layer[1]) if layer else None, at, shape, *counted)
+    at = () if index is None else unravel(index, shape)
+    return Located(tensor, layer_of(tensor), at, shape, *counted)
+
+
+def layer_of(name: str) -> int | None:
+    """The layer that a tensor's or buffer's name tells, None where it tells none."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
 
 
 def _tensor(
@@ -79,7 +84,8 @@ def _tensor(
     return name, index, shape
 
 
-def _unravel(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def unravel(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The place in a row-major array of its element number `index`."""
     at = []
     for extent in reversed(shape):
         index, inside = divmod(index, extent)

@@ -24,6 +24,7 @@ from .history import RunHistory
 from .imports import contradiction
 from .material import Material
 from .memory import NotEnoughMemory, require_memory
+from .mismatch import first_value
 from .outcome import UnitResult
 from .record_check import Fault, unusual_start
 from .replay import compare, nearest_state, replay, stored_state
@@ -267,7 +268,8 @@ class _Examination:
         thinned = step > 0 and "optimizer" not in self.history.computed(step)
         found = self._found(step, fields[0], self.state.commit(optimizer=not thinned).digest)
         reason = f"first differs at step {step}: {', '.join(fields)}"
-        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, found=found, differences=differences)
+        value = None if self.unit.last == 0 else first_value(self.history, self.examiner.stored, self.state)
+        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, None, found, differences, value)
 
     def _found(self, step: int, name: str, digest: str) -> Json:
         return {"computed": digest, "expected": self.history.state(step).digest, "field": name, "step": step}

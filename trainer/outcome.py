@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .mismatch import FirstValue
 from .sample import Unit
 
 Json = dict[str, Any]
@@ -24,6 +25,8 @@ class UnitResult:
     detail: str | None = None
     found: Json | None = None
     differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    value: FirstValue | None = None
+    """The first value that differs, where the trainer's own are at hand. Told, not signed."""
 
     def to_json(self) -> Json:
         result: Json = {
@@ -50,6 +53,7 @@ class UnitResult:
             "last": self.unit.last,
             "outcome": self.outcome,
             "reason": self.reason,
+            "value": None if self.value is None else self.value.to_json(),
         }
 
     @classmethod
@@ -63,4 +67,5 @@ class UnitResult:
             kept["detail"],
             kept["found"],
             {name: (values[0], values[1]) for name, values in kept["differences"].items()},
+            None if kept["value"] is None else FirstValue.from_json(kept["value"]),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import merkle
 from bitwitness.ledger.beacon import sample_seed
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
@@ -112,6 +114,27 @@ def test_a_lie_is_found_at_its_step(project: Project, patch: str, step: int, fie
     assert found and found[0] is not None
     assert (found[0]["step"], found[0]["field"]) == (step, field)
     assert found[0]["expected"] != found[0]["computed"]
+
+
+def test_a_mismatch_is_explained(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fault is in a step whose state is stored, so both values are known."""
+    lying_run(
+        project,
+        "honest = step.Workspace.update\n"
+        "def update(self, state, gradient, scalars):\n"
+        "    honest(self, state, gradient, scalars)\n"
+        "    if state.control.step == 3:\n"
+        "        moment = self.layout.tensors(state.v)['model.layers.1.mlp.up_proj.weight']\n"
+        "        moment.view(__import__('torch').int32)[5, 7] ^= 4\n"
+        "step.Workspace.update = update",
+    )
+    assert main(["--project", str(project.root), "audit", "r", "--sample", "9"]) == 1
+    out = capsys.readouterr().out
+    assert "  tensor    v/model.layers.1.mlp.up_proj.weight, layer 1, shape [48, 32]\n  element   [5, 7]\n" in out
+    assert "  distance  4 ULP\n  next      ledger trace r --step 4" in out
+    assert main(["--project", str(project.root), "audit", "r", "--sample", "9", "--json"]) == 1
+    (value,) = [unit["value"] for unit in json.loads(capsys.readouterr().out)["units"] if "value" in unit]
+    assert int(value["ledger"], 16) ^ int(value["replay"], 16) == 4
 
 
 def test_the_whole_record_is_checked_in_every_audit(project: Project) -> None:
