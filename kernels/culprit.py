@@ -11,7 +11,7 @@ compared leaf by leaf.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ class Element:
     ours: str
     theirs: str
     ulp: int | None
+    floating: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _operator(
     if pieces[0] is not None and pieces[1] is not None:
         inside = first_element(pieces[0], pieces[1])
         assert inside is not None
-        element = Element(begin + inside.index, inside.ours, inside.theirs, inside.ulp)
+        element = replace(inside, index=begin + inside.index)
     what = f"{place.op} writes other bits to {operand_name(place)}"
     return Difference("operator", leaf, questions, what, place, chunk, element, place.view.name, missing, small)
 
@@ -236,7 +237,7 @@ def first_element(ours: Array, theirs: Array) -> Element | None:
     index = int(at[0])
     x, y = int(a[index]), int(b[index])
     digits = 2 * ours.itemsize
-    return Element(index, f"{x:0{digits}x}", f"{y:0{digits}x}", _distance(x, y, ours.dtype))
+    return Element(index, f"{x:0{digits}x}", f"{y:0{digits}x}", _distance(x, y, ours.dtype), ours.dtype.kind == "f")
 
 
 def _canonical_bits(array: Array) -> Array:

@@ -142,13 +142,15 @@ def element_lines(element: Element, names: tuple[str, str]) -> Iterator[str]:
     """Both values in hex and as numbers, and how far apart they are."""
     width = max(9, *map(len, names))
     for name, value in zip(names, (element.ours, element.theirs), strict=True):
-        yield f"  {name:<{width}} {value}{_decimal(value)}"
-    distance = "one is not a number" if element.ulp is None else f"{element.ulp:,} ULP"
+        yield f"  {name:<{width}} {value}  {_decimal(value, element.floating)}"
+    unit = " ULP" if element.floating else ""
+    distance = "one is not a number" if element.ulp is None else f"{element.ulp:,}{unit}"
     yield f"  {'distance':<{width}} {distance}"
 
 
-def _decimal(value: str) -> str:
-    return f"  {struct.unpack('>f', bytes.fromhex(value))[0]:.9g}" if len(value) == 8 else ""
+def _decimal(value: str, floating: bool) -> str:
+    data = bytes.fromhex(value)
+    return f"{struct.unpack('>f', data)[0]:.9g}" if floating else str(int.from_bytes(data, "big", signed=True))
 
 
 def difference_json(found: Difference | None, record: TraceRecord) -> Json:

@@ -81,7 +81,7 @@ class RunResult:
 
 
 @dataclass
-class _Session:
+class Session:
     """One process working on one run."""
 
     project: Project
@@ -157,7 +157,7 @@ def train(
                     f"datasets {data.name} and {held_out.name} have other tokenizers; give data.held_out one like it"
                 )
         workspace = Workspace(config, threads, windows_at_once, captured=programs)
-        session = _Session(project, ledger, config, workspace, stream, held_out, trainer, log, report, own)
+        session = Session(project, ledger, config, workspace, stream, held_out, trainer, log, report, own)
         remove_leftovers(session.folder)
         with _stop_signals() as stop:
             if existing is None:
@@ -168,7 +168,7 @@ def train(
                 if own is not None:
                     own.save(session.folder)
                 state, writer = _resume(session, existing)
-            return _loop(session, state, writer, stop)
+            return go_on(session, state, writer, stop)
 
 
 def check_threads(threads: int) -> None:
@@ -177,7 +177,7 @@ def check_threads(threads: int) -> None:
         raise BitwitnessError(f"threads = {threads} is not 1 to {MAX_THREADS}; set --threads")
 
 
-def _begin(session: _Session, state: State, init: dict[str, Any]) -> RunWriter:
+def _begin(session: Session, state: State, init: dict[str, Any]) -> RunWriter:
     config = session.config
     commitment = state.commit()
     datasets = [session.stream.dataset] + ([session.held_out] if session.held_out is not None else [])
@@ -195,7 +195,7 @@ def _begin(session: _Session, state: State, init: dict[str, Any]) -> RunWriter:
     return writer
 
 
-def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
+def _resume(session: Session, existing: RunHistory) -> tuple[State, RunWriter]:
     if existing.ended:
         raise RunFinished(f"run {session.config.run.name} has its last step {existing.last_step}; nothing to resume")
 
@@ -217,7 +217,7 @@ def _resume(session: _Session, existing: RunHistory) -> tuple[State, RunWriter]:
     return state, writer
 
 
-def _catch_up(session: _Session, existing: RunHistory, state: State, writer: RunWriter) -> None:
+def _catch_up(session: Session, existing: RunHistory, state: State, writer: RunWriter) -> None:
     """Store and evaluate the last step where the process died between its entry and those that follow it."""
     step = state.control.step
     if step and _stores(session.config, step):
@@ -239,7 +239,8 @@ def _evaluates(config: RunConfig, step: int) -> bool:
     return bool(every) and (step % every == 0 or step == config.run.steps)
 
 
-def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> RunResult:
+def go_on(session: Session, state: State, writer: RunWriter, stop: Stop) -> RunResult:
+    """Train from `state`, whose run `writer` continues, to the last step or until `stop`; append what is recorded."""
     config = session.config.run
     commitment: StateCommitment | None = None
     while state.control.step < config.steps and not stop.asked:
@@ -304,13 +305,13 @@ def _loop(session: _Session, state: State, writer: RunWriter, stop: _Stop) -> Ru
     )
 
 
-def _store(session: _Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
+def _store(session: Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
     """The files are durable before the entry that names them."""
     size = save_state(state, state_folder(session.folder, state.control.step))
     writer.append("state", {"bytes": size, "step": state.control.step, **records.state_fields(commitment)})
 
 
-def _evaluate(session: _Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
+def _evaluate(session: Session, state: State, commitment: StateCommitment, writer: RunWriter) -> None:
     if session.held_out is None:
         return
     config = session.config
@@ -332,7 +333,7 @@ def _evaluate(session: _Session, state: State, commitment: StateCommitment, writ
 
 
 def _halt(
-    session: _Session,
+    session: Session,
     state: State,
     writer: RunWriter,
     reason: str,
@@ -352,7 +353,7 @@ def _halt(
     writer.append("halt", predicate)
 
 
-def _report(session: _Session, record: StepRecord, seconds: float, *, replayed: bool = False) -> None:
+def _report(session: Session, record: StepRecord, seconds: float, *, replayed: bool = False) -> None:
     session.last_loss = record.loss
     session.report(
         Progress(
@@ -404,15 +405,15 @@ def _difference(old: RunConfig, new: RunConfig) -> str:
     )
 
 
-class _Stop:
+class Stop:
     """Set by the first SIGINT or SIGTERM: the step in hand is finished, signed and stored."""
 
     asked = False
 
 
 @contextmanager
-def _stop_signals() -> Iterator[_Stop]:
-    stop = _Stop()
+def _stop_signals() -> Iterator[Stop]:
+    stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.asked and number == signal.SIGINT:

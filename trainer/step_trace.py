@@ -102,11 +102,15 @@ def record_traced(
     make: Make = Executor,
     values: int = VALUES,
     only: tuple[int, int] | None = None,
+    workspace_of: Callable[..., RecordingWorkspace] = RecordingWorkspace,
 ) -> StepTrace:
-    """Make the step after `state`, in place, and trace it. Raises BitwitnessError if `only` names no call of it."""
+    """Make the step after `state`, in place, and trace it; by other executors and workspaces, if they are given.
+
+    Raises BitwitnessError if `only` names no call of it.
+    """
     number = state.control.step + 1
     recorder = TracingRecorder(make, values=values, only=only)
-    workspace = RecordingWorkspace(history.config, threads, windows_at_once, recorder=recorder)
+    workspace = workspace_of(history.config, threads, windows_at_once, recorder=recorder)
     expected = history.state(number)
     differences: Mapping[str, tuple[Any, Any]]
     try:

@@ -303,4 +303,4 @@ def test_distances() -> None:
     assert distance(1.0, math.nan) is None
     assert distance(math.nan, math.nan) is None
     ints = culprit.first_element(np.array([-3], np.int32), np.array([4], np.int32))
-    assert ints == culprit.Element(0, "fffffffd", "00000004", 7)
+    assert ints == culprit.Element(0, "fffffffd", "00000004", 7, floating=False)

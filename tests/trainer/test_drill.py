@@ -1,0 +1,96 @@
+"""The drill is a test: every kind of planted fault is found, at its step and operator, as often as predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger.cli import main
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
+from bitwitness.trainer import drill as drilled
+from bitwitness.trainer.drill import DRAWS, DrillResult, drill
+from bitwitness.trainer.drill_faults import KINDS, Fault
+from bitwitness.trainer.run import train
+
+from .conftest import make_project, small_config
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DrillResult]:
+    """One drill of each kind on the run that is made for it; the copies share nothing but that run."""
+    folder = tmp_path_factory.mktemp("drill")
+    project, name = drilled.small_run(folder / "honest", 2)
+    before = _everything(project)
+    found = list(drill(project, name, folder / "copies", seed=3, samples=1, threads=2))
+    assert _everything(project) == before
+    return {result.kind: result for result in found}
+
+
+def _everything(project: Project) -> dict[str, bytes]:
+    """All files but those with which SQLite keeps its readers apart."""
+    paths = (path for path in project.root.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in paths if not path.name.endswith(("-shm", "-wal"))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_is_found_at_its_step_and_operator(results: dict[str, DrillResult], kind: str) -> None:
+    result = results[kind]
+    assert result.found == result.step
+    assert result.operator, result.said
+    assert result.right == (("auditor",) if kind in ("gradient", "moment") else ())
+    assert result.good
+    assert result.predicted == (1.0 if result.always else 0.25)
+    assert not result.always or result.audits == 1
+    # Five standard deviations: a sample that avoided the fault, or sought it, would lie outside.
+    assert abs(result.measured - result.predicted) <= 5 * (0.25 * 0.75 / DRAWS) ** 0.5
+
+
+def test_a_copy_has_keys_and_a_log_of_its_own(tmp_path: Path) -> None:
+    """Held-out losses, stored states and both datasets are copied; nothing is signed or logged by the real keys."""
+    project = make_project(tmp_path / "project")
+    train(project, small_config(eval_every=2, eval_windows=1), threads=2)
+    before = _everything(project)
+    (result,) = drill(project, "r", tmp_path / "copies", kinds=("moment",), seed=5, samples=9, threads=2)
+    assert result.good and result.audits == 1
+    assert _everything(project) == before
+    copy = Project.find(tmp_path / "copies" / "moment")
+    for role in ("root", "log", "trainer", "auditor"):
+        assert copy.signer(role).keyid != project.signer(role).keyid
+    with copy.open_ledger() as theirs, project.open_ledger() as ours:
+        assert theirs.origin != ours.origin
+        assert not {theirs.leaf_hash(i) for i in range(theirs.size)} & {ours.leaf_hash(i) for i in range(ours.size)}
+
+
+def test_what_no_replay_shows_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Fault, "scalars", lambda self, scalars: scalars)
+    monkeypatch.setattr(drilled, "MOST_AUDITS", 1)
+    assert main(["drill", "--fault", "learning-rate", "--seed", "1", "--threads", "2"]) == 1
+    out = capsys.readouterr().out
+    assert "NOT FOUND, though every step was replayed" in out and "0 of 1 faults found" in out
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep = tmp_path / "keep"
+    words = ["drill", "--fault", "gradient", "--seed", "3", "--sample", "4", "--keep", str(keep), "--json"]
+    assert main(words) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["good"] and result["kind"] == "gradient" and result["audits"] == 1
+    dispute = keep / "gradient" / "traces" / "dispute.safetensors"
+    assert main(["referee", str(dispute)]) == 0
+    assert main(["drill", "--keep", str(keep)]) == 2
+    assert main(["drill", "--fault", "theft"]) == 2
+    err = capsys.readouterr().err
+    assert "the folder is not empty" in err and "--fault theft: choose from gradient" in err
+
+
+@pytest.mark.parametrize(("options", "said"), [({"last": 3}, "4 steps at least")])
+def test_a_run_that_cannot_be_drilled(project: Project, tmp_path: Path, options: Any, said: str) -> None:
+    train(project, small_config(), threads=2)
+    with pytest.raises(BitwitnessError, match=said):
+        list(drill(project, "r", tmp_path / "copies", threads=1, **options))
