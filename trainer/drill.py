@@ -34,6 +34,7 @@ from .data.windows import WindowStream
 from .drill_faults import KINDS, Fault, FaultyRecordingWorkspace, FaultyStream, FaultyWorkspace, faulty_executors
 from .history import RunHistory, open_verified_run
 from .material import LocalMaterial
+from .own_model import MODEL_FILE, captured
 from .replay import nearest_state, replay
 from .run import Session, Stop, go_on
 from .sample import Unit, select, units
@@ -115,6 +116,7 @@ class _Drill:
         per_step = history.config.data.windows_per_step
         self.fault = Fault(kind, places.randint(2, end - 1), per_step, places)
         self.copy = Project.create(scratch)
+        self.model = captured(LocalMaterial(project).model(history), history)
 
     def perform(self, samples: int) -> DrillResult:
         self._train()
@@ -140,9 +142,9 @@ class _Drill:
         with self.copy.open_ledger(writable=True) as ledger:
             trainer, log = self.copy.signer("trainer"), self.copy.signer("log")
             writer = self._copy_chain(RunWriter.begin(ledger, trainer, self._genesis(entries, ledger.origin)), entries)
-            workspace = FaultyWorkspace(config, self.threads, fault=fault)
-            state = self._before(fault.step, workspace)
-            fault.state, fault.earlier = state, self._before(max(0, fault.step - 2), workspace)
+            workspace = FaultyWorkspace(config, self.threads, captured=self.model, fault=fault)
+            state = self._before(fault.step)
+            fault.state, fault.earlier = state, self._before(max(0, fault.step - 2))
             stream = self._stream()
             held_out = Dataset.open(self.copy.data_dir, _held_out(config)) if config.run.eval_every else None
             session = Session(
@@ -184,6 +186,9 @@ class _Drill:
     def _copy_chain(self, writer: RunWriter, entries: Mapping[str, str]) -> RunWriter:
         """Sign again what the run recorded before the faulty step, and link the states that it stored."""
         folder, own = (p.runs_dir / self.history.name for p in (self.project, self.copy))
+        if self.model is not None:
+            own.mkdir(parents=True, exist_ok=True)
+            _link(folder / MODEL_FILE, own / MODEL_FILE)
         batch: list[tuple[str, dict[str, Any]]] = []
         for entry in self.history.entries[1:]:
             predicate = _own(entry.predicate)
@@ -209,9 +214,9 @@ class _Drill:
     def _stream(self) -> WindowStream:
         return training_windows(self.history, LocalMaterial(self.copy).dataset(*training_dataset(self.history)))
 
-    def _before(self, step: int, workspace: Workspace) -> State:
+    def _before(self, step: int) -> State:
         """The honest state from which `step` starts (state 0 for steps 0 and 1)."""
-        honest = Workspace(workspace.config, self.threads)
+        honest = Workspace(self.history.config, self.threads, captured=self.model)
         states = LocalMaterial(self.project).states(self.history)
         state, _ = nearest_state(self.history, states, honest, max(0, step - 1), self.history.states.keys())
         for replayed in replay(self.history, state, honest, self._stream(), step - 1):
@@ -241,7 +246,7 @@ class _Drill:
         """Both parties trace the step; their traces are bisected, and an operator goes to the referee."""
         folder, names = self.copy.root / "traces", ("auditor", "trainer")
         trace_step(self.copy, copied.name, found, threads=self.threads).write(folder / names[0])
-        before = self._before(found, Workspace(copied.config, self.threads))
+        before = self._before(found)
         self.fault.state = before
         stream = FaultyStream(self._stream(), self.fault)
         stream.check_samples(before.control.cursor, copied.config.data.windows_per_step)
@@ -250,7 +255,9 @@ class _Drill:
             return FaultyRecordingWorkspace(*arguments, **named, fault=self.fault)
 
         make = faulty_executors(self.fault)
-        theirs = record_traced(copied, before, stream, self.threads, make=make, workspace_of=workspace)
+        theirs = record_traced(
+            copied, before, stream, self.threads, model=self.model, make=make, workspace_of=workspace
+        )
         theirs.write(folder / names[1])
         ours, other = (trace_record.read(folder / party) for party in names)
         difference = culprit.find(ours, other, names=names, threads=self.threads)

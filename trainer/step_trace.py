@@ -21,11 +21,13 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 
 from . import records
+from .captured import CapturedModel
 from .data.reads import NoSuchStep, training_dataset, training_windows
 from .history import RunHistory, open_verified_run
 from .layout import Layout
 from .material import LocalMaterial, Material
 from .memory import require_memory
+from .own_model import captured
 from .replay import compare, nearest_state, replay
 from .run import check_threads
 from .state import State
@@ -76,9 +78,10 @@ def trace_step(
         history = open_verified_run(project, ledger, name)
     if number not in history.steps:
         raise NoSuchStep(f"run {history.name} has no step {number} in the ledger; it has 1 to {history.last_step}")
-    require_memory(history.config, windows_at_once)
-    workspace = Workspace(history.config, threads, windows_at_once)
     material = material or LocalMaterial(project)
+    model = captured(material.model(history), history)
+    require_memory(history.config, windows_at_once, model)
+    workspace = Workspace(history.config, threads, windows_at_once, captured=model)
     stream = training_windows(history, material.dataset(*training_dataset(history)))
     state, first = nearest_state(history, material.states(history), workspace, number - 1, history.states.keys())
     for replayed in replay(history, state, workspace, stream, number - 1):
@@ -89,7 +92,7 @@ def trace_step(
                 f"`ledger trace {history.name} --step {replayed.step}`"
             )
     stream.check_samples(state.control.cursor, history.config.data.windows_per_step)
-    return record_traced(history, state, stream, threads, windows_at_once, values=values, only=only)
+    return record_traced(history, state, stream, threads, windows_at_once, model=model, values=values, only=only)
 
 
 def record_traced(
@@ -99,6 +102,7 @@ def record_traced(
     threads: int,
     windows_at_once: int = 0,
     *,
+    model: CapturedModel | None = None,
     make: Make = Executor,
     values: int = VALUES,
     only: tuple[int, int] | None = None,
@@ -110,7 +114,7 @@ def record_traced(
     """
     number = state.control.step + 1
     recorder = TracingRecorder(make, values=values, only=only)
-    workspace = workspace_of(history.config, threads, windows_at_once, recorder=recorder)
+    workspace = workspace_of(history.config, threads, windows_at_once, captured=model, recorder=recorder)
     expected = history.state(number)
     differences: Mapping[str, tuple[Any, Any]]
     try:
