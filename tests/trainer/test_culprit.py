@@ -304,3 +304,21 @@ def test_distances() -> None:
     assert distance(math.nan, math.nan) is None
     ints = culprit.first_element(np.array([-3], np.int32), np.array([4], np.int32))
     assert ints == culprit.Element(0, "fffffffd", "00000004", 7, floating=False)
+
+
+def test_the_walk_through_of_the_page(
+    trained: Project, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/disputes.md, command by command, on a run called r in the place of demo; the drill has its own tests."""
+    page = (Path(__file__).parents[2] / "docs" / "disputes.md").read_text(encoding="utf-8")
+    commands = [line.removeprefix("    $ ledger ").split() for line in page.splitlines() if line.startswith("    $ ")]
+    assert [words[0] for words in commands] == ["audit", "trace", "bisect", "referee", "drill"]
+    monkeypatch.chdir(tmp_path)
+    other_party(trained, tmp_path / "theirs", after=flip("matmul_tn", 4, 100, 3))
+    ends = []
+    for words in commands[:-1]:
+        code, out = ledger(*("r" if word == "demo" else word for word in words))
+        ends.append((code, out.strip().splitlines()[-1]))
+    assert [code for code, _ in ends] == [0, 0, 1, 0]
+    assert ends[2][1] == "wrote ours/dispute.safetensors: `ledger referee ours/dispute.safetensors` says who is right"
+    assert ends[3][1].startswith("trainer is wrong: claims ")
