@@ -18,6 +18,7 @@ from typing import Any
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.replay_files import MODEL_FILE
 from bitwitness.ledger.run_chain import RunWriter
 
 from . import records
@@ -34,7 +35,7 @@ from .data.windows import WindowStream
 from .drill_faults import KINDS, Fault, FaultyRecordingWorkspace, FaultyStream, FaultyWorkspace, faulty_executors
 from .history import RunHistory, open_verified_run
 from .material import LocalMaterial
-from .own_model import MODEL_FILE, captured
+from .own_model import captured
 from .replay import nearest_state, replay
 from .run import Session, Stop, go_on
 from .sample import Unit, select, units
