@@ -83,6 +83,14 @@ def parts(rounds: int) -> Measured:
     return {"parts_overhead": found["parts_overhead"]}, found
 
 
+def audit(rounds: int) -> Measured:
+    """An audit beside training: time and memory of a replayed step, and everything but the replay."""
+    from .audit import bench_audit
+
+    found = bench_audit("small")
+    return {key: value for key, value in found.items() if key != "details"}, found["details"]
+
+
 def ledger(rounds: int) -> Measured:
     """Appends, proofs, verification, memory and disk of the ledger, up to a million entries."""
     from .ledger import bench_ledger
@@ -91,7 +99,7 @@ def ledger(rounds: int) -> Measured:
 
 
 PARTS: dict[str, Callable[[int], Measured]] = {
-    part.__name__: part for part in (gemm, step, ops, rss, parts, single, base, ledger)
+    part.__name__: part for part in (gemm, step, ops, rss, parts, audit, single, base, ledger)
 }
 
 
