@@ -58,7 +58,6 @@ class DrillResult:
     found: int | None  # the step that an audit named
     audits: int  # sampled audits until it was found; after MOST_AUDITS every unit is audited
     samples: int  # units drawn by each, on top of those that always count
-    screened: bool  # the screen between stored states showed it, which every audit makes
     always: bool  # the fault lies in one of those
     predicted: float  # that one audit finds it
     measured: float  # of DRAWS samples
@@ -125,21 +124,15 @@ class _Drill:
         with self.copy.open_ledger() as ledger:
             copied = open_verified_run(self.copy, ledger, self.history.name)
         always, predicted, measured = self._odds(copied, samples)
-        found, audits, screened = None, 0, False
+        found, audits = None, 0
         while found is None and audits <= MOST_AUDITS:
             # The last try looks at everything: then only a fault that no replay shows is missed.
             drawn = samples if audits < MOST_AUDITS else len(copied.states) + 1
-            said_by = audit(self.copy, copied.name, samples=drawn, threads=self.threads)
+            found = _found(audit(self.copy, copied.name, samples=drawn, threads=self.threads))
             audits += 1
-            if (interval := _screened(said_by)) is not None:
-                # The screen tells an interval; replaying that tells the step.
-                screened, said_by = True, audit(self.copy, copied.name, steps=interval, threads=self.threads)
-            found = _found(said_by)
         named, said, right = (False, (), ()) if found is None else self._trace(copied, found)
         kind, step = self.fault.kind, self.fault.step
-        return DrillResult(
-            kind, step, found, audits, samples, screened, always, predicted, measured, named, tuple(said), right
-        )
+        return DrillResult(kind, step, found, audits, samples, always, predicted, measured, named, tuple(said), right)
 
     # -- the copy ----------------------------------------------------------------------------------------------
 
@@ -294,16 +287,7 @@ class _StopAt(Stop):
 
 def _found(report: AuditReport) -> int | None:
     """The first step that an audit calls wrong."""
-    named = (unit.found for unit in report.units if unit.found is not None)
-    return min((int(found["step"]) for found in named if found["field"] != "screen"), default=None)
-
-
-def _screened(report: AuditReport) -> tuple[int, int] | None:
-    """The first interval that the screen calls impossible, if no replay named a step."""
-    wrong = [unit for unit in report.units if unit.found is not None]
-    if any(unit.found["field"] != "screen" for unit in wrong if unit.found is not None):
-        return None
-    return next(((unit.unit.first, unit.unit.last) for unit in wrong), None)
+    return min((int(unit.found["step"]) for unit in report.units if unit.found is not None), default=None)
 
 
 def _own(predicate: Mapping[str, Any]) -> dict[str, Any]:
