@@ -15,8 +15,11 @@ from bitwitness.trainer import drill as drilled
 from bitwitness.trainer.drill import DRAWS, DrillResult, drill
 from bitwitness.trainer.drill_faults import KINDS, Fault
 from bitwitness.trainer.run import train
+from bitwitness.trainer.step_trace import trace_step
 
 from .conftest import make_project, small_config
+from .own_models import GPT
+from .test_user_model import own_config
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +97,14 @@ def test_a_run_that_cannot_be_drilled(project: Project, tmp_path: Path, options:
     train(project, small_config(), threads=2)
     with pytest.raises(BitwitnessError, match=said):
         list(drill(project, "r", tmp_path / "copies", threads=1, **options))
+
+
+def test_a_model_of_the_users_own_is_traced_and_drilled(tmp_path: Path) -> None:
+    """Its programs are data beside the run; the copy has them, and the trace runs them."""
+    project = make_project(tmp_path / "project")
+    (project.root / "gpt.py").write_text(GPT)
+    train(project, own_config("gpt.py:GPT"), threads=2)
+    found = trace_step(project, "r", 3, threads=2)
+    assert not found.differences and {"gelu", "layernorm"} <= {str(leaf.get("op")) for leaf in found.trace.leaves}
+    (result,) = drill(project, "r", tmp_path / "copies", kinds=("gradient",), seed=2, samples=9, threads=2)
+    assert result.good and result.right == ("auditor",)
