@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import cli_output, witness_server
+from . import cli_output
 from .cli_files import read_file, write_file
 from .cli_options import JsonOption, current_project, load_key
 from .errors import BitwitnessError, FoundWrong
@@ -52,6 +52,8 @@ def serve(
 
     Example: ledger witness serve --key witness.pem --name witness.example/w1 --log "$LOG_VKEY"
     """
+    from . import witness_server  # asyncio takes longer to import than a model to be verified
+
     witness = Witness(name, load_key(key, "witness"), _logs(log, policy), state)
     try:
         witness_server.run_server(witness, host, port)

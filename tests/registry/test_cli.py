@@ -100,7 +100,9 @@ def test_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         assert "ledger init" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["register", "list", "show", "verify"])
+@pytest.mark.parametrize(
+    "command", ["register", "list", "show", "verify", "alias", "deprecate", "revoke", "refresh", "diff"]
+)
 def test_every_help_has_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main(["model", command, "--help"]) == 0
     assert f"Example: ledger model {command}" in capsys.readouterr().out
