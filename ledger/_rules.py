@@ -87,6 +87,8 @@ def result_of_units(predicate: Mapping[str, Any]) -> None:
     for number, unit in enumerate(units):
         if unit["first"] > unit["last"]:
             fail(f"predicate.units[{number}].first", "after last")
+        if "part" in unit and not 1 <= unit["first"] == unit["last"]:
+            fail(f"predicate.units[{number}].part", "stands in a unit of one step")
         if ("found" in unit) != (unit["outcome"] == "mismatch"):
             fail(f"predicate.units[{number}].found", "stands with the outcome 'mismatch', and only there")
     outcomes = {unit["outcome"] for unit in units}

@@ -99,8 +99,13 @@ def untrusted(
 
 
 def covered_spans(audit: Json) -> list[tuple[int, int]]:
-    """(first, last) of every unit that covers its steps, ascending."""
-    return _spans(unit for unit in audit["units"] if unit["outcome"] == "match")
+    """(first, last) of every unit that covers its steps, ascending. One part of a step covers no step by itself."""
+    return _spans(unit for unit in audit["units"] if unit["outcome"] == "match" and "part" not in unit)
+
+
+def covered_parts(audit: Json) -> list[tuple[int, str]]:
+    """(step, part) of every unit that covers one part of its step."""
+    return [(unit["first"], unit["part"]) for unit in audit["units"] if unit["outcome"] == "match" and "part" in unit]
 
 
 def _spans(units: Iterable[Json]) -> list[tuple[int, int]]:

@@ -320,7 +320,8 @@ class Derivation:
                 position=position,
                 first=unit["first"],
                 last=unit["last"],
-                outcome=unit["outcome"],
+                # One part is not the step: pages must not show it as compared.
+                outcome="partial" if "part" in unit and unit["outcome"] == "match" else unit["outcome"],
                 cause=unit["cause"],
                 reason=unit.get("reason"),
             )

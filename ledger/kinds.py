@@ -485,6 +485,12 @@ _TABLE = (
                             "cause",
                             enum("init", "last", "release", "resume", "fork", "code", "sample", "chosen"),
                         ),
+                        Field(
+                            "part",
+                            LABEL,
+                            optional=True,
+                            note="this part of the step alone: shard:N, fold, norm or update:TENSOR",
+                        ),
                         Field("reason", LABEL, optional=True),
                         Field(
                             "found",

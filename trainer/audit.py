@@ -32,6 +32,7 @@ from .examiner import Examiner
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .machine import machine_fault, unproven
 from .outcome import UnitResult
+from .part_audit import require_part
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
 from .sample import Unit, select, units
@@ -80,6 +81,7 @@ def audit(
     steps: tuple[int, int] | None = None,
     uncovered: bool = False,
     screen: bool = False,
+    part: str | None = None,
     beacon: str | None = None,
     intent: int | None = None,
     round_file: bytes | None = None,
@@ -90,16 +92,18 @@ def audit(
     """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
 
     `screen` also compares all stored states that are at hand (screen.py), which reads them all. `uncovered` takes the
-    steps that are this auditor's next (coverage.py). Appends the intent first and the signed result last. The sample
-    is drawn from `beacon` where one is named (beacons.choose); `intent` is the entry of one of this auditor's open
-    intents, which is answered in place of a new one, and `round_file` what was downloaded of a randomness round.
-    `report` is told (steps compared, steps to
+    steps that are this auditor's next (coverage.py); with `part` (part_audit.py) only that part of each of `steps` is
+    computed again. Appends the intent first and the signed result last. The sample is drawn from `beacon` where one is
+    named (beacons.choose); `intent` is the entry of one of this auditor's open intents, which is answered in place of a
+    new one, and `round_file` what was downloaded of a randomness round. `report` is told (steps compared, steps to
     compare). Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, BeaconPending where the audit is
     announced and its beacon does not exist yet, and BitwitnessError where it cannot begin.
     """
     check_threads(threads)
     if (steps is not None or uncovered) and (beacon is not None or intent is not None):
         raise BitwitnessError("steps chosen by hand go with no beacon and with no announced sample; leave out --steps")
+    if part is not None and steps is None:
+        raise BitwitnessError("one part is audited of steps that you name: give --steps A:B, too")
     venue: Venue = LocalVenue(where) if isinstance(where, Project) else where
     auditor = venue.auditor
     with venue.open() as ledger:
@@ -109,6 +113,8 @@ def audit(
         faults = check_record(history, ledger.origin)
         if not history.steps:
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
+        if part is not None:
+            require_part(history, part)
         trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
         if uncovered:
             steps = _next(venue.project, ledger, name, auditor.keyid)
@@ -137,9 +143,18 @@ def audit(
         examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work)
         screened = examiner.screen() if screen else Screened(0, len(history.states), ())
         broken = machine_fault(threads)
-        replayed = [] if broken else examiner.examine(chosen, report)
+        if part is not None:
+            chosen = [Unit(step, step, "chosen") for step in range(max(1, said["first"]), said["last"] + 1)]
+        if broken:
+            replayed = []
+        elif part is not None:
+            replayed = [examiner.part(unit, part) for unit in chosen]
+        else:
+            replayed = examiner.examine(chosen, report)
         if (broken := broken or machine_fault(threads)) is not None:
             results = unproven(chosen, broken)
+        elif part is not None:
+            results = replayed
         else:
             results = with_faults(history, replayed, examiner.faults)
         compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))

@@ -86,6 +86,10 @@ def audit(
     uncovered: Annotated[
         bool, typer.Option("--uncovered", help="Replay what is this auditor's next instead (ledger coverage).")
     ] = False,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="PART", help="Only this part of each of --steps: shard:N, fold, norm or update:TENSOR."),
+    ] = None,
     beacon: Annotated[
         str | None,
         typer.Option(
@@ -168,6 +172,7 @@ def audit(
             steps=_range(steps),
             uncovered=uncovered,
             screen=screen,
+            part=part,
             beacon=beacon,
             intent=intent,
             round_file=None if round_file is None else read_file(round_file, MAX_FILE),
@@ -253,6 +258,8 @@ def _explained(unit: UnitResult) -> dict[str, Any]:
 def _audit_lines(report: AuditReport) -> Iterator[str]:
     for item in report.units:
         where = "initial state" if item.unit.last == 0 else f"steps {item.unit.first}-{item.unit.last}"
+        if item.part is not None:
+            where = f"step {item.unit.first}, {item.part}"
         reason = "" if item.reason is None else f": {item.reason}"
         yield f"{where:<16} {item.unit.cause:<8} {item.outcome}{reason}"
         if item.detail is not None:

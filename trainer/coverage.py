@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from bitwitness.ledger.audit_rules import AuditedRun, caught, contradiction, covered_spans, untrusted
+from bitwitness.ledger.audit_rules import AuditedRun, caught, contradiction, covered_parts, covered_spans, untrusted
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
@@ -22,6 +22,7 @@ from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify import KeyRing
 
 from .history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
+from .part_audit import part_names
 from .sample import units
 from .share import ranking
 
@@ -177,7 +178,7 @@ def measure(
         run=history.run,
         name=history.name,
         last_step=history.last_step,
-        segments=tuple(_segments(counted, history.last_step)),
+        segments=tuple(_segments(counted, history)),
         intervals=tuple(units(history.states, history.last_step)),
         auditors=tuple(sorted(key.keyid for key in ring if key.role == "auditor" and key.until is None)),
         counted=tuple(audit.index for audit in counted),
@@ -186,14 +187,27 @@ def measure(
     )
 
 
-def _segments(audits: Sequence[Entry], last_step: int) -> list[Segment]:
+def _by_parts(audits: Sequence[Entry], history: RunHistory) -> list[tuple[int, int, str]]:
+    """The steps of which one auditor covered every part, each as a span of its own."""
+    done: dict[tuple[int, str], set[str]] = {}
+    for audit in audits:
+        for step, part in covered_parts(audit.predicate):
+            done.setdefault((step, audit.predicate["signer"]), set()).add(part)
+    if not done:
+        return []
+    every = set(part_names(history))
+    return [(step, step, who) for (step, who), parts in sorted(done.items()) if every and parts >= every]
+
+
+def _segments(audits: Sequence[Entry], history: RunHistory) -> list[Segment]:
     """Cut the steps at every end of a covered span, and join neighbours with the same auditors."""
+    last_step = history.last_step
     spans = [
         (max(first, 1), last, audit.predicate["signer"])
         for audit in audits
         for first, last in covered_spans(audit.predicate)
         if last >= 1
-    ]
+    ] + _by_parts(audits, history)
     cuts = sorted({1, *(first for first, _, _ in spans), *(last + 1 for _, last, _ in spans), last_step + 1})
     found: list[Segment] = []
     for first, end in pairwise(cuts):

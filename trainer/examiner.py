@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bitwitness.kernels.errors import KernelError
@@ -26,6 +26,8 @@ from .material import Material
 from .memory import NotEnoughMemory, require_memory
 from .mismatch import first_value
 from .outcome import UnitResult
+from .part_audit import PartExaminer
+from .parts import PartsUnavailable
 from .record_check import Fault, unusual_start
 from .replay import compare, nearest_state, replay, stored_state
 from .sample import Unit
@@ -125,6 +127,22 @@ class Examiner:
                 screened = screen(self.history, self.stored, self.workspace, self.trusted_states())
         self.faults += screened.faults
         return screened
+
+    def part(self, unit: Unit, part: str) -> UnitResult:
+        """The outcome for one part of the one step of `unit`."""
+        if self.workspace is None or self.stream is None:
+            problem = self.problem or self.data_problem or _Problem("inconclusive", "no replay can begin")
+            return replace(problem.of(unit), part=part)
+        folder = self.material.project.runs_dir / self.history.name
+        try:
+            examiner = PartExaminer(
+                self.history, self.stored, folder, self.workspace, self.stream, self.trusted_states()
+            )
+            return examiner.examine(
+                unit.first, part, lambda name, values: self.transcript.tap(unit.first, name, values)
+            )
+        except Exception as error:
+            return replace(_problem(error).of(unit), part=part)
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
         total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
@@ -311,6 +329,8 @@ def _problem(error: Exception) -> _Problem:
         return _Problem("unavailable", "the captured model of the run is not at hand", str(error))
     if isinstance(error, StateMismatch):
         return _Problem("unavailable", "the stored state at hand is not what the ledger commits to", str(error))
+    if isinstance(error, PartsUnavailable):
+        return _Problem("unavailable", "the parts of the step are not at hand", str(error))
     if isinstance(error, StateUnavailable):
         return _Problem("unavailable", "no stored state is at hand", str(error))
     if isinstance(error, (MemoryError, NotEnoughMemory)):

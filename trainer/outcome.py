@@ -27,6 +27,8 @@ class UnitResult:
     differences: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     value: FirstValue | None = None
     """The first value that differs, where the trainer's own are at hand. Told, not signed."""
+    part: str | None = None
+    """Where only one part of a step was computed again."""
 
     def to_json(self) -> Json:
         result: Json = {
@@ -35,6 +37,8 @@ class UnitResult:
             "last": self.unit.last,
             "outcome": self.outcome,
         }
+        if self.part is not None:
+            result["part"] = self.part
         if self.reason is not None:
             result["reason"] = self.reason.encode("ascii", "replace").decode("ascii")[:200]
         if self.found is not None:

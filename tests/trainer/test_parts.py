@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from bitwitness.ledger.audit_rules import AuditedRun, contradiction
 from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import parts
 from bitwitness.trainer.audit import audit
-from bitwitness.trainer.history import RunHistory, open_run
+from bitwitness.trainer.coverage import _segments, open_coverage
+from bitwitness.trainer.history import Entry, RunHistory, open_run, open_verified_run
+from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.part_audit import part_names
 from bitwitness.trainer.parts import PartsUnavailable, load_leaves, parts_file
 from bitwitness.trainer.run import train
+from bitwitness.trainer.step import Workspace
 
 from .conftest import make_project, small_config
 from .test_audit import lying_run
@@ -112,3 +119,78 @@ def test_parts_stand_in_the_record_exactly_where_config_says(trained: Project) -
 def test_one_shard_has_no_fold() -> None:
     assert parts.count(1) == 2
     assert list(parts.names(1, ["a", "b"])) == ["shard:0", "fold", "norm", "update:a", "update:b"]
+
+
+def part(project: Project, name: str, first: int, last: int | None = None) -> tuple[str, list[tuple[int, str]]]:
+    report = audit(project, "r", steps=(first, last or first), part=name, threads=2)
+    assert report.compared == () and all(item.part == name for item in report.units)
+    return report.result, [(item.unit.first, item.outcome) for item in report.units]
+
+
+TENSOR = "model.layers.1.mlp.up_proj.weight"
+
+
+def test_one_part_is_audited_alone(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+    honest = Workspace.shard_gradient
+
+    def shard_gradient(self: Workspace, *given: Any) -> Any:
+        computed.append(given[2])
+        return honest(self, *given)
+
+    monkeypatch.setattr(Workspace, "shard_gradient", shard_gradient)
+    assert part(trained, "shard:1", 3) == ("match", [(3, "match")])
+    assert computed == [14]  # step 3 begins at window 12, and of its shards only the second is computed
+    for name in ("fold", "norm", f"update:{TENSOR}"):
+        assert part(trained, name, 4) == ("match", [(4, "match")])
+    assert part(trained, "norm", 1, 2) == ("match", [(1, "match"), (2, "match")])
+    assert part(trained, f"update:{TENSOR}", 3)[0] == "unavailable"  # state 3 is not stored
+
+
+def test_a_part_that_no_run_has(trained: Project) -> None:
+    for name in ("shard:3", "shard:01", "fold:1", "update:nothing", ""):
+        with pytest.raises(BitwitnessError, match="--part"):
+            audit(trained, "r", steps=(1, 1), part=name, threads=1)
+    with pytest.raises(BitwitnessError, match="give --steps"):
+        audit(trained, "r", part="norm", threads=1)
+
+
+def test_a_lie_is_in_one_part(project: Project) -> None:
+    lying_run(
+        project,
+        "from bitwitness.trainer.parts import Parts\n"
+        "honest = Parts.shard\n"
+        "def shard(self, shard, gradient, loss, tokens):\n"
+        "    honest(self, shard, gradient, loss + 1 if shard == 1 else loss, tokens)\n"
+        "Parts.shard = shard",
+        "steps=2, commit='parts'",
+    )
+    report = audit(project, "r", steps=(1, 1), part="shard:1", threads=2)
+    assert report.result == "mismatch" and report.units[0].found is not None
+    assert report.units[0].found["field"] == "parts.shard.1"
+    for name in ("shard:0", "shard:2", "fold", "norm"):
+        assert part(project, name, 1)[0] == "match"
+    parts_file(project.runs_dir / "r", 1).unlink()
+    assert part(project, "shard:0", 1)[0] == "unavailable"
+
+
+def test_a_step_is_covered_when_all_its_parts_are(trained: Project) -> None:
+    part(trained, "norm", 1)
+    with trained.open_ledger() as ledger:
+        found = open_coverage(trained, ledger, "r")
+        history = open_verified_run(trained, ledger, "r")
+    model = next(entry for entry in history.about if entry.kind == "audit" and "part" in entry.predicate["units"][0])
+    run, who = AuditedRun.of(history.genesis, history.last_step), model.predicate["signer"]
+    every = part_names(history)
+    assert len(every) == 3 + 2 + len(Layout(history.config.model).names)
+
+    def said(part: str, step: int) -> Entry:
+        unit = {"first": step, "last": step, "outcome": "match", "cause": "chosen", "part": part}
+        return Entry(99, "audit", {**model.predicate, "units": [unit], "steps": 0})
+
+    audits = [said(part, 3) for part in every]
+    assert all(contradiction(audit.predicate, run) is None for audit in audits)
+    assert [(s.first, s.last) for s in _segments(audits, history) if s.auditors == (who,)] == [(3, 3)]
+    assert all(not s.auditors for s in _segments(audits[1:], history))
+    assert all(not s.auditors for s in _segments([*audits[1:], said(every[0], 4)], history))
+    assert found.counted
