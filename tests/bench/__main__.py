@@ -98,8 +98,15 @@ def ledger(rounds: int) -> Measured:
     return bench_ledger(), None
 
 
+def registry(rounds: int) -> Measured:
+    """The gate: weights verified a second beside sha256sum, and what a verification costs besides hashing."""
+    from .registry import bench_registry
+
+    return bench_registry(rounds=min(rounds, 7)), None
+
+
 PARTS: dict[str, Callable[[int], Measured]] = {
-    part.__name__: part for part in (gemm, step, ops, rss, parts, audit, single, base, ledger)
+    part.__name__: part for part in (gemm, step, ops, rss, parts, audit, single, base, ledger, registry)
 }
 
 
