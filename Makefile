@@ -29,7 +29,8 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	    print(*(d.replace(" ", "") for d in p["dependencies"] + p["optional-dependencies"]["dev"] \
-	    + p["optional-dependencies"]["tokenizers"] + p["optional-dependencies"]["drand"] if not d.startswith("bitwitness")))')
+	    + [d for name in ("tokenizers", "drand", "hf", "timestamps") for d in p["optional-dependencies"][name]] \
+	    if not d.startswith("bitwitness")))')
 	# Its metadata asks for pysha3, which no longer builds and which it does not need on Python 3.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps merkletools==1.0.3
 	@touch $@

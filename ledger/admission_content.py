@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .beacon import BeaconWrong, check_seed
+from .derivation_rules import check_derivation
 from .derived import UnknownReference
 from .errors import EntryError, FoundWrong
 from .run_rules import RunRuleBroken, RunRules, check_parent, essence
@@ -52,7 +53,10 @@ class Contents:
         elif kind == "eval":
             self._check_datasets([predicate["dataset"]])
         elif kind == "release":
-            if not self._of(predicate["run"]).made(predicate["step"], predicate["state"], predicate["weights"]):
+            if "derivation" in predicate:
+                for problem in check_derivation(predicate, self._release):
+                    raise EntryError(problem, "release")
+            elif not self._of(predicate["run"]).made(predicate["step"], predicate["state"], predicate["weights"]):
                 raise EntryError(f"the run did not make this state and weights at step {predicate['step']}", "release")
         elif kind == "audit-intent":
             self._check_intent(index, predicate)
@@ -114,6 +118,15 @@ class Contents:
             raise EntryError(str(wrong), "predicate.seed") from None
         except (ValueError, KeyError, TypeError):
             raise EntryError("the audit-intent was edited in the ledger; run `ledger fsck`", f"entry {entry}") from None
+
+    def _release(self, leaf: str) -> Predicate | None:
+        row = self._connection.execute(
+            "SELECT payload FROM releases JOIN entries ON idx = releases.entry WHERE hash = ?", (leaf,)
+        ).fetchone()
+        if row is None:
+            return None
+        found: Predicate = json.loads(row[0])["predicate"]
+        return found
 
     def _of(self, run: str) -> RunRules:
         """The rules of a run as far as the ledger has it; its entries are read the first time."""

@@ -22,6 +22,7 @@ from . import (
     cli_proof,
     cli_read,
     cli_submit,
+    cli_timestamp,
     cli_verify,
     cli_witness,
 )
@@ -58,6 +59,7 @@ app.command("fsck")(cli_care.fsck)
 app.command("rebuild")(cli_care.rebuild)
 app.add_typer(cli_key.app, name="key")
 app.add_typer(cli_witness.app, name="witness")
+app.add_typer(cli_timestamp.app, name="timestamp")
 app.command("mirror")(cli_follow.mirror)
 app.command("monitor")(cli_follow.monitor)
 app.command("serve")(cli_project.serve)

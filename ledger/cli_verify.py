@@ -38,6 +38,10 @@ StateOption = Annotated[
 StatusOption = Annotated[
     Path | None, typer.Option("--status", metavar="FILE", help="Of a model: a newer file of `ledger status --out`.")
 ]
+SourceOption = Annotated[
+    list[Path] | None,
+    typer.Option("--source", metavar="DIR", help="Of a cast or merge: a version that it derives from; repeatable."),
+]
 VsaOption = Annotated[
     Path | None, typer.Option("--vsa", metavar="FILE", help="Of a model: write a SLSA verification summary here.")
 ]
@@ -60,6 +64,7 @@ def verify(
     tensor: TensorOption = None,
     state: StateOption = None,
     status: StatusOption = None,
+    source: SourceOption = None,
     vsa: VsaOption = None,
     junit: JunitOption = None,
     sarif: SarifOption = None,
@@ -71,16 +76,16 @@ def verify(
 
     Example: ledger verify models/demo-lm/1 --policy trust.toml --junit verify.xml
     """
-    given = model_options(tensor, state, status, vsa)
+    given = model_options(tensor, state, status, source, vsa)
     checks = _examine(path, policy, entry, given)
     finish(checks, str(path), junit, sarif, json_output, {0: "verified", 1: "WRONG", 2: "could not be checked"})
 
 
 def model_options(
-    tensor: list[str] | None, state: Path | None, status: Path | None, vsa: Path | None
+    tensor: list[str] | None, state: Path | None, status: Path | None, source: list[Path] | None, vsa: Path | None
 ) -> dict[str, Any]:
     """The options that only a model's verifier takes, as it takes them: those that were given."""
-    options = {"tensors": tensor, "state": state, "status": status, "vsa": vsa}
+    options = {"tensors": tensor, "state": state, "status": status, "sources": source, "vsa": vsa}
     return {name: value for name, value in options.items() if value}
 
 

@@ -57,6 +57,7 @@ from ._rules import (
     state_is_its_digest,
 )
 from .commitments import DTYPES
+from .derivation_rules import derivation_fits
 
 PREDICATE_PREFIX = "https://bitwitness.dev/"
 PREDICATE_SUFFIX = "/v1"
@@ -162,6 +163,22 @@ _COSIGNATURE = record(
 _ROUND = record(
     Field("randomness", HASH, note="SHA-256 of the signature's bytes"),
     Field("signature", BLS_SIGNATURE),
+)
+_DERIVATION = record(
+    Field("rule", enum("cast/1", "merge/1"), note="docs/formats/derivations.md"),
+    Field(
+        "sources",
+        items(
+            record(
+                Field("release", HASH, note="leaf hash of the release entry"),
+                Field("weights", WEIGHTS),
+                Field("factor", F32, optional=True, note="of a merge"),
+            ),
+            low=1,
+            high=64,
+        ),
+        note="step and state of the release are those of the first",
+    ),
 )
 OUTCOMES = ("match", "mismatch", "unavailable", "redacted", "inconclusive")
 
@@ -533,9 +550,12 @@ _TABLE = (
                 items(record(Field("name", FILE), Field("sha256", HASH), Field("bytes", COUNT)), low=1, high=128),
             ),
             Field("license", LABEL, optional=True),
+            Field("derivation", _DERIVATION, optional=True, note="the weights follow from other releases of the run"),
             Field("time", TIME),
         ),
-        "A version of a model: the weights of one step of a run, and the files that carry them.",
+        "A version of a model: the weights of one step of a run, or what derives from them, and the files that carry"
+        " them.",
+        rules=(("a cast has one source, BF16 or F16; a merge has two or more with factors, F32", derivation_fits),),
     ),
     Kind(
         "endorse",

@@ -127,6 +127,7 @@ POLICY_KEYS: dict[str, dict[str, str]] = {
     "root": {"key": "a text"},
     "witnesses": {"policy": "a text"},
     "status": {"file": "a text", "max_age": "a whole number"},
+    "oms": {"key": "a text"},
     "rules": {
         "require_audit": "true or false",
         "self_chosen_auditors": _HASHES,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from . import merkle
 from .beacon import BeaconWrong, check_seed
+from .derivation_rules import FIELDS, check_derivation
 from .errors import FoundWrong
 from .run_rules import RunRuleBroken, RunRules, check_parent
 from .verify import KeyRing
@@ -50,6 +51,7 @@ class Links:
         self._payloads: dict[bytes, int] = {}
         self._datasets: dict[str, Any] = {}
         self._intents: dict[str, _Intent] = {}
+        self._releases: dict[str, Mapping[str, Any]] = {}
 
     def follow(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
         own = leaf_hash.hex()
@@ -90,7 +92,10 @@ class Links:
         elif facts.kind == "eval":
             yield from self._used([said["dataset"]])
         elif facts.kind == "release":
-            if not self._runs[said["run"]].rules.made(said["step"], said["state"], said["weights"]):
+            self._releases[own] = {name: said[name] for name in FIELDS}
+            if "derivation" in said:
+                yield from check_derivation(said, self._releases.get)
+            elif not self._runs[said["run"]].rules.made(said["step"], said["state"], said["weights"]):
                 yield f"releases a state and weights that its run did not make at step {said['step']}"
         elif facts.kind == "audit-intent":
             self._intents[own] = _Intent(index, facts.keyid, said)

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from . import guard, jcs, merkle
+from .derivation_rules import FIELDS as RELEASE_FIELDS
+from .derivation_rules import sources_of
 from .entries import Kind, check
 from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope, open_envelope
 from .errors import EntryError, FoundWrong
@@ -137,6 +139,8 @@ def _facts(envelope: Envelope, kind: Kind) -> Facts:
         refers.append(("audit-intent", p["intent"]))
     elif kind.name == "endorse":
         refers.append(("release", p["release"]))
+    elif kind.name == "release":
+        refers += [("release", source) for source in sources_of(p)]
     if not kind.chained and "run" in p:
         refers.append(("run", p["run"]))
     chained = kind.chained
@@ -159,7 +163,7 @@ _SAID = {
     "dataset": ("dataset",),
     "run": ("datasets", "origin"),
     "eval": ("dataset",),
-    "release": ("run", "state", "step", "weights"),
+    "release": (*RELEASE_FIELDS, "derivation"),
     "audit-intent": ("beacon", "last", "run", "size", "time"),
     "audit": ("basis", "beacon", "intent", "run", "seed"),
 }

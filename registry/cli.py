@@ -13,6 +13,7 @@ from bitwitness.ledger.cli_verify import (
     JunitOption,
     PolicyOption,
     SarifOption,
+    SourceOption,
     StateOption,
     StatusOption,
     TensorOption,
@@ -29,7 +30,7 @@ from .register import register as make_version
 model = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Models: register, list, show, alias, deprecate, revoke, refresh, diff, verify, import.",
+    help="Models: register, verify, list, show, diff, alias, deprecate, revoke, refresh, import, export, cast, merge.",
 )
 model.command("import")(cli_exchange.import_)
 for command in (
@@ -40,6 +41,10 @@ for command in (
     cli_versions.diff,
 ):
     model.command()(command)
+model.command()(cli_exchange.export)
+model.command()(cli_exchange.cast)
+model.command()(cli_exchange.merge)
+model.command()(cli_exchange.audit)
 
 
 @model.command()
@@ -131,6 +136,7 @@ def verify(
     tensor: TensorOption = None,
     state: StateOption = None,
     status: StatusOption = None,
+    source: SourceOption = None,
     vsa: VsaOption = None,
     junit: JunitOption = None,
     sarif: SarifOption = None,
@@ -142,6 +148,6 @@ def verify(
 
     Example: ledger model verify models/demo-lm/1 --policy trust.toml
     """
-    checks = examine_model(folder, policy, model_options(tensor, state, status, vsa))
+    checks = examine_model(folder, policy, model_options(tensor, state, status, source, vsa))
     said = ("verified", "found wrong", "could not be checked")
     finish(checks, str(folder), junit, sarif, json_output, {code: f"{folder}: {said[code]}" for code in range(3)})

@@ -8,12 +8,13 @@ ledger and release give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.checkpoint import parse_checkpoint
 from bitwitness.ledger.commitments import TensorLeaf
+from bitwitness.ledger.derivation_rules import sources_of
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.note import parse_note
@@ -54,8 +55,10 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         status = newest_status(ledger, checkpoint.size)
         if status is not None and status < genesis:
             status = None  # it says nothing of a run that began after it
-        chain = _chain(ledger, genesis, step, release, status)
-        chosen = {release, genesis, *chain, *_datasets(ledger, genesis, chain), *_about(ledger, genesis)}
+        sources = _sources(ledger, predicate)
+        steps = {step, *(said["step"] for said in sources.values())}
+        chain = _chain(ledger, genesis, steps, step, release, status)
+        chosen = {release, *sources, genesis, *chain, *_datasets(ledger, genesis, chain), *_about(ledger, genesis)}
         chosen |= set() if status is None else {status}
         entries = [
             bundle.LoggedEntry(
@@ -92,10 +95,27 @@ def _column(ledger: Ledger, query: str, *parameters: Any) -> list[int]:
     return [int(row[0]) for row in ledger.connection.execute(query, parameters)]
 
 
-def _chain(ledger: Ledger, genesis: int, step: int, release: int, status: int | None) -> list[int]:
-    """Log indexes of the run's entries that the bundle holds, but the genesis, in the order of the run."""
-    chosen = set(_column(ledger, "SELECT entry FROM steps WHERE run = ? AND step = ?", genesis, step))
-    chosen |= set(_column(ledger, "SELECT entry FROM states WHERE run = ? AND step = ?", genesis, step))
+def _sources(ledger: Ledger, predicate: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """The releases that a release derives from, theirs too: log index → predicate."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for leaf in sources_of(predicate):
+        index = ledger.find(bytes.fromhex(leaf))
+        if index is None:
+            raise ReleaseMissing(f"the release {leaf[:16]}… that it derives from is not in this ledger")
+        found[index] = open_envelope(ledger.entry(index)).statement["predicate"]
+        found |= _sources(ledger, found[index])
+    return found
+
+
+def _chain(ledger: Ledger, genesis: int, steps: set[int], step: int, release: int, status: int | None) -> list[int]:
+    """Log indexes of the run's entries that the bundle holds, but the genesis, in the order of the run.
+
+    ``steps`` are those that it and the releases it derives from release, ``step`` its own.
+    """
+    chosen: set[int] = set()
+    for number in sorted(steps):
+        chosen |= set(_column(ledger, "SELECT entry FROM steps WHERE run = ? AND step = ?", genesis, number))
+        chosen |= set(_column(ledger, "SELECT entry FROM states WHERE run = ? AND step = ?", genesis, number))
     chosen |= set(_column(ledger, "SELECT entry FROM run_events WHERE run = ? AND kind = 'end'", genesis))
     measured = ledger.connection.execute(
         "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, step)

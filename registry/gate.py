@@ -35,6 +35,7 @@ class Request:
     tensors: Sequence[str] = ()
     state: Path | None = None
     status: Path | None = None
+    sources: Sequence[Path] = ()
     vsa: Path | None = None
     keep: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -47,18 +48,19 @@ def verify_model(
     tensors: Sequence[str] = (),
     state: Path | None = None,
     status: Path | None = None,
+    sources: Sequence[Path] = (),
     vsa: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Check a model's folder against a policy file; see docs/formats/provenance.md for the names of the checks.
 
     Returns one object per check: ``name``, ``ok`` (None: not checkable), ``detail``, ``category``, ``required``. A
     ``path`` that does not exist may be the name of a released version in the current project.
-    ``tensors``: verify only these; ``state``: the gate's memory; ``status``: a newer status of the log; ``vsa``: where
-    the verdict goes as a SLSA verification summary. Raises BitwitnessError only if one of the files cannot be read or
-    written at all.
+    ``tensors``: verify only these; ``state``: the gate's memory; ``status``: a newer status of the log; ``sources``:
+    folders of the versions that a cast or merge derives from; ``vsa``: where the verdict goes as a SLSA verification
+    summary. Raises BitwitnessError only if one of the files cannot be read or written at all.
     """
     path = Path(path)
-    request = Request(named_folder(path), Path(policy_path), tuple(tensors), state, status, vsa)
+    request = Request(named_folder(path), Path(policy_path), tuple(tensors), state, status, tuple(sources), vsa)
     return [check.to_json() for check in decide(request).checks]
 
 
@@ -100,6 +102,7 @@ def decide(request: Request) -> Verdict:
         tensors=frozenset(request.tensors) or None,
         status=_status_path(request, policy),
         memory=seen,
+        sources=request.sources,
     )
     verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder))
     if request.state is not None and verdict.traced is not None and exit_code(verdict.checks) == 0:

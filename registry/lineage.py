@@ -6,12 +6,14 @@ together. Entries that do not belong to this release are refused, so that a bund
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.beacon import BeaconWrong, check_seed
 from bitwitness.ledger.commitments import Commitment, state_digest
+from bitwitness.ledger.derivation_rules import check_derivation, sources_of
 from bitwitness.ledger.entries import KINDS
 from bitwitness.ledger.errors import FoundWrong, ProofError
 from bitwitness.ledger.verify import KeyRing
@@ -41,6 +43,10 @@ class Lineage:
     datasets: Sequence[Entry]
     intents: Sequence[Entry]
     audits: Sequence[Entry]
+    sources: Sequence[Entry] = ()
+    """The releases that this one derives from, directly or not."""
+    origins: Mapping[str, Entry] = field(default_factory=dict)
+    """For each of them, by leaf hash, the entry of the step that it names."""
 
     @property
     def step(self) -> int:
@@ -58,7 +64,10 @@ class Lineage:
 
 def find(entries: Sequence[Entry]) -> Lineage:
     """Pick out the one release and all that it names; raises LineageBroken if something is absent or foreign."""
-    release = _only(entry for entry in entries if entry.kind == "release")
+    releases = {entry.leaf: entry for entry in entries if entry.kind == "release"}
+    used_by = {leaf for entry in releases.values() for leaf in sources_of(entry.predicate)}
+    release = _only(entry for leaf, entry in releases.items() if leaf not in used_by)
+    sources = _sources(release, releases)
     run = release.predicate["run"]
     genesis = _named(entries, "run", run, f"the run {run[:16]}… of {release}")
     chain = sorted(
@@ -76,31 +85,48 @@ def find(entries: Sequence[Entry]) -> Lineage:
     for entry in datasets:
         if entry.leaf not in used:
             raise LineageBroken(f"{entry} is a dataset that the run does not use")
-    known = {entry.index for entry in (release, genesis, *chain, *intents, *audits, *datasets)}
+    known = {entry.index for entry in (release, *sources, genesis, *chain, *intents, *audits, *datasets)}
     for entry in entries:
         if entry.index not in known and entry.kind not in _ABOUT_KEYS:
             raise LineageBroken(f"{entry} does not belong to the release")
+    released = _made(release, genesis, chain)
+    origins = {entry.leaf: _made(entry, genesis, chain) for entry in sources}
+    return Lineage(release, genesis, released, chain, datasets, intents, audits, sources, origins)
+
+
+def _made(release: Entry, genesis: Entry, chain: Sequence[Entry]) -> Entry:
+    """The entry of the step that a release names, or the genesis for its first."""
     step = release.predicate["step"]
     if step == genesis.predicate["control"]["step"]:
-        released = genesis
-    else:
-        steps = [entry for entry in chain if entry.kind == "step" and entry.computed["step"] == step]
-        if len(steps) != 1:
-            raise LineageBroken(f"{len(steps)} entries for the released step {step}, not one")
-        released = steps[0]
-    return Lineage(release, genesis, released, chain, datasets, intents, audits)
+        return genesis
+    steps = [entry for entry in chain if entry.kind == "step" and entry.computed["step"] == step]
+    if len(steps) != 1:
+        raise LineageBroken(f"{len(steps)} entries for the released step {step}, not one")
+    return steps[0]
+
+
+def _sources(release: Entry, releases: Mapping[str, Entry]) -> list[Entry]:
+    """The releases that one derives from, theirs too, in log order."""
+    found: dict[str, Entry] = {}
+    due = sources_of(release.predicate)
+    while due:
+        leaf = due.pop()
+        if leaf not in releases:
+            raise LineageBroken(f"the release {leaf[:16]}… that {release} derives from is not in the bundle")
+        if leaf not in found:
+            found[leaf] = releases[leaf]
+            due += sources_of(releases[leaf].predicate)
+    return sorted(found.values(), key=lambda entry: entry.index)
 
 
 def check_release(lineage: Lineage, origin: str) -> str:
     """The release names the state and weights of its step, made in the trusted log, and came after it."""
     release, released, genesis = lineage.release, lineage.released, lineage.genesis
-    for field in ("state", "weights"):
-        if release.predicate[field] != released.computed[field]:
-            raise LineageBroken(f"{release} names other {field} than {released}, the step it says it releases")
+    before = {entry.leaf: entry for entry in lineage.sources}
+    for entry, made in [(release, released), *((entry, lineage.origins[entry.leaf]) for entry in lineage.sources)]:
+        _check_made(entry, made, before)
     if genesis.predicate["origin"] != origin:
         raise LineageBroken(f"{genesis} was made for log {genesis.predicate['origin']}, not for {origin}")
-    if release.index <= released.index:
-        raise LineageBroken(f"{release} stands before {released} in the log")
     name, version = release.predicate["model"], release.predicate["version"]
     return (
         f"{name}/{version} is step {lineage.step} of run {genesis.predicate['name']} ({genesis.leaf[:16]}…), "
@@ -108,9 +134,37 @@ def check_release(lineage: Lineage, origin: str) -> str:
     )
 
 
+def _check_made(release: Entry, made: Entry, before: Mapping[str, Entry]) -> None:
+    """A release names what its step made, or what the releases before it derive to."""
+
+    def earlier(leaf: str) -> Mapping[str, Any] | None:
+        source = before.get(leaf)
+        return source.predicate if source is not None and source.index < release.index else None
+
+    derived = "derivation" in release.predicate
+    for name in ("state",) if derived else ("state", "weights"):
+        if release.predicate[name] != made.computed[name]:
+            raise LineageBroken(f"{release} names other {name} than {made}, the step it says it releases")
+    if release.index <= made.index:
+        raise LineageBroken(f"{release} stands before {made} in the log")
+    if derived:
+        for problem in check_derivation(release.predicate, earlier):
+            raise LineageBroken(f"{release} {problem}")
+
+
 def check_state(lineage: Lineage) -> str:
-    """The state digest follows from control, optimizer and weights, and every entry on this step agrees."""
-    released = lineage.released.computed
+    """The state digest follows from control, optimizer and weights, and every entry on this step agrees.
+
+    So for the step of every release that this one derives from.
+    """
+    digest = _check_state(lineage, lineage.released)
+    for made in lineage.origins.values():
+        _check_state(lineage, made)
+    return f"state {digest[:16]}… recomputed from control, optimizer and weights"
+
+
+def _check_state(lineage: Lineage, made: Entry) -> str:
+    released = made.computed
     optimizer = released.get("optimizer")
     computed = state_digest(
         released["control"],
@@ -118,15 +172,13 @@ def check_state(lineage: Lineage) -> str:
         Commitment.from_json(released["weights"], type="weights/1"),
     )
     if computed != released["state"]:
-        raise LineageBroken(
-            f"{lineage.released} names state {released['state'][:16]}…, its parts give {computed[:16]}…"
-        )
+        raise LineageBroken(f"{made} names state {released['state'][:16]}…, its parts give {computed[:16]}…")
     for entry in lineage.chain:
-        if entry.kind in ("state", "end", "eval") and entry.predicate["step"] == lineage.step:
-            for field in ("state", "weights"):
-                if entry.predicate[field] != released[field]:
-                    raise LineageBroken(f"{entry} and {lineage.released} name different {field} for one step")
-    return f"state {computed[:16]}… recomputed from control, optimizer and weights"
+        if entry.kind in ("state", "end", "eval") and entry.predicate["step"] == released["control"]["step"]:
+            for name in ("state", "weights"):
+                if entry.predicate[name] != released[name]:
+                    raise LineageBroken(f"{entry} and {made} name different {name} for one step")
+    return computed
 
 
 def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], ring: KeyRing) -> str:

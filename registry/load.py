@@ -36,7 +36,7 @@ def load_verified(
     ``state`` is the gate's memory, ``status`` a newer status of the log (docs/gate.md).
     Raises NotVerified with every reason, or another BitwitnessError if policy or folder cannot be read.
     """
-    return _tensors(_verified(Path(path), Path(policy), state, status))
+    return tensors_of(passed(Path(path), Path(policy), state, status))
 
 
 def load_file(
@@ -54,16 +54,17 @@ def load_file(
     filename = Path(filename)
     if not is_weights_file(filename.name):
         raise BitwitnessError(f"{filename} is not a weights file of a model's folder")
-    verdict = _verified(filename.parent, Path(policy), state, status)
+    verdict = passed(filename.parent, Path(policy), state, status)
     # The memory of each file was kept, so what is returned was checked; the file itself is not opened again.
     wanted = {name for name, file in verdict.places.items() if file == filename.name}
     if not wanted:
         raise BitwitnessError(f"{filename}: the release has no such weights file")
-    tensors = _tensors(verdict, wanted)
+    tensors = tensors_of(verdict, wanted)
     return tensors if str(device) == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def _verified(path: Path, policy: Path, state: Path | str | None, status: Path | str | None) -> Verdict:
+def passed(path: Path, policy: Path, state: Path | str | None = None, status: Path | str | None = None) -> Verdict:
+    """The verdict on a model that passed, with the memory in which its weights were checked. Raises NotVerified."""
     verdict = decide(
         Request(
             path,
@@ -79,7 +80,8 @@ def _verified(path: Path, policy: Path, state: Path | str | None, status: Path |
     return verdict
 
 
-def _tensors(verdict: Verdict, wanted: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+def tensors_of(verdict: Verdict, wanted: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+    """Tensors over the memory of a verdict, by name, in byte order of the names."""
     import torch  # seconds to import; the gate itself does without
 
     dtypes = {

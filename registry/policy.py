@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.p256 import parse_public
 from bitwitness.ledger.regular_file import open_regular
 from bitwitness.ledger.witness_policy import NONE, WitnessPolicy
 from bitwitness.ledger.witness_policy import parse_policy as parse_witness_policy
@@ -115,10 +116,22 @@ class NewestStatus(_Strict):
     max_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
 
 
+def _p256(value: str) -> str:
+    parse_public(value.encode())
+    return value
+
+
+class OmsTrust(_Strict):
+    """Whose OpenSSF signature, model.sig, a model must carry: a P-256 public key as PEM."""
+
+    key: Annotated[str, Field(max_length=4096), AfterValidator(_p256)]
+
+
 class Policy(_Strict):
     log: LogTrust
     root: RootTrust
     rules: Rules = Rules()
+    oms: OmsTrust | None = None
     status: NewestStatus | None = None
     witnesses: WitnessTrust | None = None
 

@@ -20,26 +20,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger.commitments import Commitment, TensorLeaf
+from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.safetensors_header import SafetensorsError, write_file
+from bitwitness.ledger.safetensors_header import SafetensorsError
 from bitwitness.ledger.store import Ledger
 
 from . import bundle, shards, weights
 from .collect import collect
-from .folder import CONFIG, INDEX, WEIGHTS, Folder, shard_name
+from .folder import CONFIG, Folder
 from .names import NameRefused, check_name
 from .status import append_status
 
 # With config.json and the index, as many files as an entry can list.
 _SHARDS_LIMIT = 126
+SHARD_BYTES = 5_000_000_000
 _LICENSE = re.compile(r"[ -~]{1,200}")
-# Transformers wants to know for which framework a safetensors file was written.
-_METADATA = {"format": "pt"}
 
 
 class StateMissing(BitwitnessError):
@@ -97,7 +96,7 @@ def register(
     *,
     step: int | None = None,
     license: str | None = None,
-    shard_bytes: int = 5_000_000_000,
+    shard_bytes: int = SHARD_BYTES,
     cosign: Callable[[Ledger, str], str] = lambda ledger, note: note,
 ) -> Registered:
     """Release a stored state of ``run`` (name or id; the last step unless ``step`` is given) as the next version.
@@ -118,31 +117,53 @@ def register(
         source = _find_source(project, ledger, run, step)
         warnings = _check_trainer(ledger, source)
         tensors, leaves = _load_weights(source)
-        folder = project.models_dir / model
-        with _temporary(folder) as temporary:
-            predicate: dict[str, Any] = {
-                "model": model,
-                "run": source.run,
-                "step": source.step,
-                "state": source.state,
-                "weights": source.weights.to_json(),
-                "dtype": _dtype(leaves),
-                "files": _write_files(temporary, tensors, source.config, shard_bytes),
-            }
-            if license is not None:
-                predicate["license"] = license
-            index, version = _release(ledger, publisher, predicate, folder)
-            append_status(ledger, log)
-            try:
-                provenance = collect(ledger, index, cosign(ledger, ledger.sign_checkpoint(log)), leaves).encode()
-                _write_synced(temporary / bundle.FILE_NAME, provenance)
-                _sync_folder(temporary)
-                temporary.rename(folder / str(version))
-                _sync_folder(folder)
-            except OSError as error:
-                raise Unfinished(folder / str(version), index, error) from error
-    path = folder / str(version)
+        predicate: dict[str, Any] = {
+            "model": model,
+            "run": source.run,
+            "step": source.step,
+            "state": source.state,
+            "weights": source.weights.to_json(),
+            "dtype": _dtype(leaves),
+        }
+        if license is not None:
+            predicate["license"] = license
+        views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
+        index, version, path = publish(
+            project, ledger, publisher, log, predicate, views, leaves, source.config, cosign, shard_bytes
+        )
     return Registered(model, version, path, index, source.run, source.step, source.weights, warnings)
+
+
+def publish(
+    project: Project,
+    ledger: Ledger,
+    publisher: Signer,
+    log: Signer,
+    predicate: Mapping[str, Any],
+    tensors: Mapping[str, TensorView],
+    leaves: Sequence[TensorLeaf],
+    config: Mapping[str, Any],
+    cosign: Callable[[Ledger, str], str],
+    shard_bytes: int = SHARD_BYTES,
+) -> tuple[int, int, Path]:
+    """Write the folder of the model's next version and sign its release: log index, version, folder.
+
+    ``predicate`` is the release's, without files, version, signer and time. What the weights are was checked before.
+    """
+    folder = project.models_dir / predicate["model"]
+    with _temporary(folder) as temporary:
+        whole = {**predicate, "files": _write_files(temporary, tensors, config, shard_bytes)}
+        index, version = _release(ledger, publisher, whole, folder)
+        append_status(ledger, log)
+        try:
+            provenance = collect(ledger, index, cosign(ledger, ledger.sign_checkpoint(log)), leaves).encode()
+            _write_synced(temporary / bundle.FILE_NAME, provenance)
+            _sync_folder(temporary)
+            temporary.rename(folder / str(version))
+            _sync_folder(folder)
+        except OSError as error:
+            raise Unfinished(folder / str(version), index, error) from error
+    return index, version, folder / str(version)
 
 
 @contextmanager
@@ -259,23 +280,10 @@ def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], lis
 
 
 def _write_files(
-    folder: Path, tensors: Mapping[str, weights.LoadedTensor], config: Mapping[str, Any], shard_bytes: int
+    folder: Path, tensors: Mapping[str, TensorView], config: Mapping[str, Any], shard_bytes: int
 ) -> list[dict[str, Any]]:
     """Write configuration and weights, and say of each file what the release signs."""
-    views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
-    sizes = {name: tensor.data.nbytes for name, tensor in tensors.items()}
-    parts = shards.plan(sizes, shard_bytes)
-    names = [WEIGHTS] if len(parts) == 1 else [shard_name(n, len(parts)) for n in range(1, len(parts) + 1)]
-    if len(names) > _SHARDS_LIMIT:
-        raise BitwitnessError(
-            f"the weights would take {len(names)} files of {shard_bytes} bytes; a release lists at most {_SHARDS_LIMIT}"
-        )
-    for name, part in zip(names, parts, strict=True):
-        write_file(folder / name, {tensor: views[tensor] for tensor in part}, _METADATA)
-    if len(parts) > 1:
-        places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
-        _write_synced(folder / INDEX, shards.index_bytes(places, sum(sizes.values())))
-        names.append(INDEX)
+    names = shards.write(folder, tensors, shard_bytes, _SHARDS_LIMIT)
     _write_synced(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
     files = []
     for name in sorted((CONFIG, *names)):
@@ -302,7 +310,8 @@ def _release(ledger: Ledger, signer: Signer, predicate: dict[str, Any], folder: 
         highest = max(highest, int(version))
         if not (folder / str(version)).exists():
             logged = open_envelope(ledger.entry(int(index))).statement["predicate"]
-            if {key: logged.get(key) for key in (*predicate, "license")} == {"license": None, **predicate}:
+            optional = dict.fromkeys(("derivation", "license"))
+            if {key: logged.get(key) for key in (*predicate, *optional)} == {**optional, **predicate}:
                 return int(index), int(version)
     version = highest + 1
     if (folder / str(version)).exists():

@@ -299,7 +299,7 @@ def _revocations(lineage: Lineage, entries: Sequence[Entry], news: Sequence[Revo
     )
     own = [] if status is None else [revoked_by(status)]
     for told in [*own, *news]:
-        if lineage.release.leaf in told.releases:
+        if lineage.release.leaf in told.releases or any(source.leaf in told.releases for source in lineage.sources):
             return Check(name, False, f"the release is revoked ({told.source})", "ASSURANCE")
         for entry in entries:
             for key in told.keys:

@@ -7,13 +7,24 @@ it, so the gate takes it only if it says exactly what the shards' own tables say
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.errors import FoundWrong
+from bitwitness.ledger.commitments import TensorView, byte_view
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.safetensors_header import write_file
 
 from .folder import INDEX, WEIGHTS, is_weights_file, shard_name
+
+# Transformers wants to know for which framework a safetensors file was written.
+_METADATA = {"format": "pt"}
+
+
+class TooManyShards(BitwitnessError):
+    """The weights would take more files than a release may list."""
 
 
 class ShardsRefused(FoundWrong):
@@ -31,6 +42,31 @@ def plan(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
         files[-1].append(name)
         filled += sizes[name]
     return files
+
+
+def write(folder: Path, tensors: Mapping[str, TensorView], limit: int, most: int = 1 << 16) -> list[str]:
+    """Write tensors as `model.safetensors`, or as shards of at most ``limit`` bytes with their index; the files' names.
+
+    Synced to disk. Raises TooManyShards before anything is written, OSError.
+    """
+    views = {name: (dtype, tuple(shape), byte_view(data)) for name, (dtype, shape, data) in tensors.items()}
+    sizes = {name: data.nbytes for name, (_, _, data) in views.items()}
+    parts = plan(sizes, limit)
+    names = [WEIGHTS] if len(parts) == 1 else [shard_name(n, len(parts)) for n in range(1, len(parts) + 1)]
+    if len(names) > most:
+        raise TooManyShards(
+            f"the weights would take {len(names)} files of {limit} bytes; a release lists at most {most}"
+        )
+    for name, part in zip(names, parts, strict=True):
+        write_file(folder / name, {tensor: views[tensor] for tensor in part}, _METADATA)
+    if len(parts) > 1:
+        places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+        with open(folder / INDEX, "xb") as file:
+            file.write(index_bytes(places, sum(sizes.values())))
+            file.flush()
+            os.fsync(file.fileno())
+        names.append(INDEX)
+    return names
 
 
 def index_bytes(places: Mapping[str, str], total: int) -> bytes:

@@ -9,7 +9,7 @@ release. Every file is read once, into memory that this process owns, and those 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from bitwitness.ledger.note import Note
 from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.verify import KeyRing
 
-from . import bundle, completeness, evidence, lineage, rules, status_file, weights
+from . import bundle, companions, completeness, derivation_check, evidence, lineage, oms, rules, status_file, weights
 from .anchors import check_anchors
 from .checks import Category, Check
 from .folder import CONFIG, INDEX, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
@@ -44,6 +44,8 @@ class _Files:
 
     texts: dict[str, bytes] = field(default_factory=dict)
     weights: dict[str, Scanned] = field(default_factory=dict)
+    beside: dict[str, bytes] = field(default_factory=dict)
+    """What an export adds to the files of its release."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,13 @@ def examine(
     tensors: frozenset[str] | None = None,
     status: Path | None = None,
     memory: Memory | None = None,
+    sources: Sequence[Path] = (),
 ) -> Verdict:
     """Make every check; with ``keep``, keep the memory in which the weights were checked.
 
     With ``tensors`` only these are read and checked, and nothing is said of the rest of the files. ``status`` is a file
-    with a newer status of the log, ``memory`` what was seen of it before.
+    with a newer status of the log, ``memory`` what was seen of it before, ``sources`` the folders of versions that a
+    cast or merge derives from, so that it can be recomputed.
     """
     verdict = Verdict()
     try:
@@ -138,8 +142,10 @@ def examine(
             files = _read_files(folder, traced.lineage, verdict, keep=keep)
             _check_config(files, traced.lineage, verdict)
             _check_weights(files, traced, verdict)
+            _check_beside(files, traced, policy, verdict)
         else:
             _check_some_tensors(folder, traced, tensors, verdict)
+        verdict.checks += derivation_check.check(traced.lineage, traced.entries, traced.keys, sources)
     told = [] if news is None else [rules.revoked_by(news.entry)]
     told += [] if memory is None else memory.revoked(policy.log.origin)
     verdict.checks += rules.policy_checks(traced.lineage, traced.entries, policy, traced.signed, traced.status, moment)
@@ -259,8 +265,12 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict, *, ke
         listed = {item["name"]: item for item in traced.release.predicate["files"]}
         if len(listed) != len(traced.release.predicate["files"]):
             raise FolderRefused("the release lists a file twice")
-        wrong = [f"{name} is not listed in the release" for name in folder.names - listed.keys() - {bundle.FILE_NAME}]
-        for name, item in sorted(listed.items()):
+        cut = companions.cut_again(folder.names, listed)
+        beside = (folder.names - listed.keys()) & companions.LIMITS.keys()
+        known = listed.keys() | beside | cut.keys() | {bundle.FILE_NAME}
+        wrong = [f"{name} is not listed in the release" for name in folder.names - known]
+        due = {name: item for name, item in listed.items() if not (cut and companions.is_cut(name))}
+        for name, item in sorted((due | cut).items()):
             if not is_release_file(name):
                 wrong.append(f"{name} is none of the files that a release may hold: {CONFIG}, {WEIGHTS} or its shards")
                 continue
@@ -270,14 +280,18 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict, *, ke
                 wrong.append(str(error))
                 continue
             verdict.digests[name] = digest
+            if name in cut:
+                continue  # the weights root decides
             if size != item["bytes"]:
                 wrong.append(f"{name} has {size} bytes, the release says {item['bytes']}")
             elif digest != item["sha256"]:
                 wrong.append(f"{name} has other bytes than the release says")
         if wrong:
             raise FolderRefused("; ".join(sorted(wrong)[:5]))
-        check_layout(list(listed))
-        return f"{len(listed)} files, each with the signed SHA-256, and no others", True
+        check_layout([*due, *cut])
+        read.beside |= {name: bytes(folder.read(name, limit=companions.LIMITS[name])) for name in beside}
+        again = f"; the weights are cut into {len(read.weights)} files of their own" if cut else ""
+        return f"{len(due)} files, each with the signed SHA-256, and no others{again}", True
 
     verdict.attempt("files", "CRYPTO", step)
     return read
@@ -325,6 +339,19 @@ def _check_weights(files: _Files, traced: Traced, verdict: Verdict) -> None:
     tensors = verdict.attempt("weights", "CRYPTO", step)
     if tensors is not None:
         verdict.tensors = tensors
+
+
+def _check_beside(files: _Files, traced: Traced, policy: Policy, verdict: Verdict) -> None:
+    """The files that an export adds: each must be what follows from the bundle, or signed by a key of the policy."""
+    digests = {**verdict.digests, **companions.digests_of({**files.beside, bundle.FILE_NAME: verdict.bundle or b""})}
+    if files.beside.keys() - {oms.FILE_NAME}:
+
+        def step() -> tuple[str, bool]:
+            found = companions.check(files.beside, digests, traced.lineage, traced.read.checkpoint, traced.keys)
+            return found, True
+
+        verdict.attempt("export", "CRYPTO", step)
+    verdict.checks += companions.check_oms(files.beside.get(oms.FILE_NAME), digests, policy)
 
 
 def _check_some_tensors(folder: Folder, traced: Traced, wanted: frozenset[str], verdict: Verdict) -> None:

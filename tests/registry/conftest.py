@@ -14,7 +14,7 @@ from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
 
-from . import project_fixture
+from . import project_fixture, trained
 
 
 @dataclass(frozen=True)
@@ -59,3 +59,17 @@ def registered(_template: tuple[Path, str], tmp_path: Path) -> Registered:
     folder, run = _template
     shutil.copytree(folder, tmp_path / "project")
     return Registered(Project.find(tmp_path / "project"), run)
+
+
+@pytest.fixture(scope="session")
+def _trained_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "project"
+    trained.make(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny(_trained_template: Path, tmp_path: Path) -> Project:
+    """A fresh copy of a project with a trained run and the model `tiny-lm`."""
+    shutil.copytree(_trained_template, tmp_path / "tiny")
+    return Project.find(tmp_path / "tiny")

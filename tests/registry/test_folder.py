@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.registry import bundle, load_verified
+from bitwitness.registry import bundle, companions, load_verified
 from bitwitness.registry.folder import Folder, FolderRefused, FolderUnreadable, OpenFile
 from bitwitness.registry.load import NotVerified
 from bitwitness.registry.policy import load_policy
@@ -65,10 +65,16 @@ def test_a_folder_with_something_else_in_it(
     assert reason in registered.refused("folder")
 
 
-@pytest.mark.parametrize("name", ["README.md", "modeling_llama.py", "extra.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["LICENSE", "modeling_llama.py", "extra.safetensors", "vocab.json"])
 def test_a_file_that_the_release_does_not_list(registered: Registered, name: str) -> None:
     (registered.folder / name).touch()
     assert f"{name} is not listed in the release" in registered.refused("files")
+
+
+@pytest.mark.parametrize("name", sorted(companions.LIMITS.keys() - {"model.sig"}))
+def test_a_companion_that_does_not_follow_from_the_bundle(registered: Registered, name: str) -> None:
+    (registered.folder / name).touch()
+    assert name in registered.refused("export")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

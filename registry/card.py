@@ -1,0 +1,110 @@
+"""The model card of an exported version: README.md, every line of which follows from the signed entries.
+
+Only what stood in the log when the version was released goes into it, so one version has one card, whatever is said of
+it later. The gate makes it again from the verified bundle and compares the bytes: a card cannot claim more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from bitwitness.ledger.jcs import f32_from_hex, f64_from_hex
+
+from .evidence import Entry
+from .lineage import Lineage
+
+CARD = "README.md"
+LIMIT = 1 << 20
+
+
+def card(traced: Lineage) -> bytes:
+    """The bytes of README.md for a release: front matter as model hubs read it, and the provenance table."""
+    release, genesis = traced.release.predicate, traced.genesis.predicate
+    name = f"{release['model']}/{release['version']}"
+    front = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- bitwitness", "- llama"]
+    if "license" in release:
+        front.append(f"license: {json.dumps(release['license'].lower())}")
+    lines = [
+        *front,
+        "---",
+        "",
+        f"# {name}",
+        "",
+        f"Step {release['step']} of the training run `{genesis['name']}`. Every step of it is recorded in a signed,",
+        "append-only ledger; anyone can compute any step again and must get the same bits. `provenance.json` beside",
+        "the weights ties them to that ledger:",
+        "",
+        "    ledger verify . --policy trust.toml",
+        "",
+        "says whether these are those weights, trusting only the keys in your policy, and whether this card is what",
+        "follows from the ledger.",
+        "",
+        "## Provenance",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {what} | {value} |" for what, value in _rows(traced)),
+        "",
+    ]
+    return "\n".join(lines).encode()
+
+
+def _rows(traced: Lineage) -> Iterator[tuple[str, str]]:
+    release, genesis = traced.release.predicate, traced.genesis.predicate
+    yield "weights", f"`{release['weights']['root']}` ({release['weights']['size']} tensors, {release['dtype']})"
+    if "derivation" in release:
+        sources = ", ".join(
+            f"`{source['release']}`" + (f" × {f32_from_hex(source['factor'])!r}" if "factor" in source else "")
+            for source in release["derivation"]["sources"]
+        )
+        yield "derived", f"{release['derivation']['rule']} of the release {sources}"
+    yield "run", f"`{genesis['name']}`, genesis `{traced.genesis.leaf}`"
+    yield "step", f"{release['step']} of {genesis['steps']}, state `{release['state']}`"
+    yield "log", f"{_code(genesis['origin'])}, entry {traced.release.index}"
+    yield "published", f"{release['time']} by key `{traced.release.envelope.keyid}`"
+    yield "trained by", f"key `{traced.genesis.envelope.keyid}`"
+    if "license" in release:
+        yield "licence", _code(release["license"])
+    yield "began with", _start(traced.genesis)
+    uses = {item["entry"]: item for item in genesis["datasets"]}
+    for entry in traced.datasets:
+        if entry.leaf in uses:
+            yield f"data, {uses[entry.leaf]['role']}", _dataset(entry)
+    yield "code", f"`{genesis['code']['root']}` ({genesis['code']['size']} files)"
+    yield "arithmetic", f"{genesis['arithmetic']['version']}, operator table `{genesis['arithmetic']['digest']}`"
+    measured = {}
+    for entry in traced.evals:
+        if entry.predicate["step"] == release["step"] and entry.index < traced.release.index:
+            measured[entry.predicate["dataset"]["name"]] = entry.predicate["computed"]
+    for dataset, computed in sorted(measured.items()):
+        nats = f64_from_hex(computed["mean"])
+        yield f"loss on `{dataset}`", f"{nats:.4f} nats per token over {computed['tokens']} tokens"
+    for entry in traced.audits:
+        if entry.index < traced.release.index:
+            said = entry.predicate
+            yield "audit", f"{said['result']}, {said['steps']} steps, {said['basis']}, by key `{entry.envelope.keyid}`"
+
+
+def _start(genesis: Entry) -> str:
+    init = genesis.predicate["init"]
+    if init["kind"] == "import":
+        files = ", ".join(f"`{item['name']}` `{item['sha256']}`" for item in init["files"])
+        return f"imported weights `{init['weights']['root']}` from the files (SHA-256) {files}"
+    if init["kind"] == "parent":
+        return f"step {init['step']} of run `{init['run']}`"
+    return f"seed {genesis.predicate['seed']}"
+
+
+def _dataset(entry: Entry) -> str:
+    said = entry.predicate
+    license = f", {_code(said['license'])}" if "license" in said else ""
+    return (
+        f"`{said['name']}`, {said['documents']} documents, {said['tokens']} tokens ({said['tokenizer']['name']}), "
+        f"{said['visibility']}{license}, root `{said['dataset']['root']}`"
+    )
+
+
+def _code(text: str) -> str:
+    """A free text of printable ASCII in a table cell, so that it is shown and not interpreted."""
+    return "`" + text.replace("`", "'").replace("|", "\\|") + "`"

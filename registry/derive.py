@@ -1,0 +1,192 @@
+"""Makes releases that follow from others, and recomputes them: `ledger model cast | merge | audit`."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bitwitness.ledger import jcs
+from bitwitness.ledger.entries import statement
+from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.project import Project
+from bitwitness.ledger.store import Ledger
+
+from .derivation import DerivationRefused, derive, leaves_of, recompute
+from .derivation_check import NOT_RECOMPUTED, RECOMPUTED
+from .export import Opened, open_version
+from .model_config import expected_config
+from .names import Version, check_name, find_version
+from .register import publish
+from .status import append_status
+from .weights import commitment_of
+
+DTYPES = {"bf16": "BF16", "fp16": "F16"}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A derived version that stands on disk and in the log; ``index`` is the log index of its release."""
+
+    version: str
+    path: Path
+    index: int
+    weights: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"model": self.version, "path": str(self.path), "entry": self.index, "weights": self.weights}
+
+
+def parse_part(text: str) -> tuple[str, float]:
+    """A source of a merge, MODEL=FACTOR. Raises DerivationRefused."""
+    name, equals, factor = text.rpartition("=")
+    try:
+        if equals and name:
+            return name, float(factor)
+    except ValueError:
+        pass
+    raise DerivationRefused(f"{text[:100]!a} is not MODEL=FACTOR, such as demo-lm/1=0.5")
+
+
+def cast(
+    project: Project,
+    name: str,
+    dtype: str,
+    *,
+    model: str | None = None,
+    cosign: Callable[[Ledger, str], str] = lambda ledger, note: note,
+) -> Derived:
+    """Release the version that ``name`` means, rounded to ``dtype`` ("bf16" or "fp16"), as a version of ``model``.
+
+    ``model`` is the version's own model with the dtype appended, unless given. Raises DerivationRefused, NoSuchModel.
+    """
+    if dtype not in DTYPES:
+        raise DerivationRefused(f"{dtype[:40]!a} is not one of {', '.join(DTYPES)}")
+    return _derive(project, [(name, None)], "cast/1", DTYPES[dtype], model, f"-{dtype}", cosign)
+
+
+def merge(
+    project: Project,
+    parts: Sequence[tuple[str, float]],
+    *,
+    model: str | None = None,
+    cosign: Callable[[Ledger, str], str] = lambda ledger, note: note,
+) -> Derived:
+    """Release the sum of versions of one run, each times its factor (rounded to binary32 first).
+
+    Raises DerivationRefused, NoSuchModel.
+    """
+    if not 2 <= len(parts) <= 64:
+        raise DerivationRefused("a merge has 2 to 64 sources")
+    for name, factor in parts:
+        if not math.isfinite(factor) or abs(factor) > 3e38:
+            raise DerivationRefused(f"the factor of {name} is not a finite binary32 number")
+    parts = [(name, _binary32(factor)) for name, factor in parts]
+    return _derive(project, parts, "merge/1", "F32", model, "-merged", cosign)
+
+
+def _derive(
+    project: Project,
+    parts: Sequence[tuple[str, float | None]],
+    rule: str,
+    dtype: str,
+    model: str | None,
+    suffix: str,
+    cosign: Callable[[Ledger, str], str],
+) -> Derived:
+    publisher, log = project.signer("publisher"), project.signer("log")
+    with project.open_ledger(writable=True) as ledger:
+        named = [(find_version(ledger, name), factor) for name, factor in parts]
+        # The latest step first: that is the one whose audits count. The order is part of the bits, so it is fixed here.
+        named.sort(key=lambda part: (-_step(ledger, part[0]), part[0].index))
+        versions = [version for version, _factor in named]
+        opened = [open_version(version, version.folder(project)) for version in versions]
+        model = model or versions[0].model + suffix
+        check_name(model)
+        first = opened[0].traced
+        if any(other.traced.genesis.leaf != first.genesis.leaf for other in opened):
+            raise DerivationRefused("the versions are of several runs; only versions of one run are merged")
+        if len({version.leaf for version in versions}) != len(versions):
+            raise DerivationRefused("a version stands there twice; add up its factors")
+        sources = []
+        for source, (version, factor) in zip(opened, named, strict=True):
+            said = {"release": version.leaf, "weights": source.traced.release.predicate["weights"]}
+            sources.append(said if factor is None else {**said, "factor": jcs.f32_hex(factor)})
+        factors = [jcs.f32_from_hex(said["factor"]) for said in sources if "factor" in said]
+        tensors = derive(rule, dtype, [source.tensors for source in opened], factors)
+        leaves = leaves_of(tensors)
+        base = first.release.predicate
+        predicate: dict[str, Any] = {
+            "derivation": {"rule": rule, "sources": sources},
+            "dtype": dtype,
+            "model": model,
+            "run": base["run"],
+            "state": base["state"],
+            "step": base["step"],
+            "weights": commitment_of(leaves).to_json(),
+        }
+        if "license" in base:
+            predicate["license"] = base["license"]
+        config = expected_config(first.genesis.predicate["config"], dtype)
+        index, number, path = publish(project, ledger, publisher, log, predicate, tensors, leaves, config, cosign)
+    return Derived(f"{model}/{number}", path, index, predicate["weights"]["root"])
+
+
+def audit(project: Project, name: str) -> tuple[bool, str, int]:
+    """Recompute a derived version from its sources' files and sign what came out: whether it matches, a line, index.
+
+    The word is an `endorse` entry by the project's auditor, `recomputed` or `not-recomputed`; a `status` lists it.
+    Raises DerivationRefused for a version that derives from nothing, NoSuchModel, VersionChanged.
+    """
+    auditor, log = project.signer("auditor"), project.signer("log")
+    with project.open_ledger(writable=True) as ledger:
+        version = find_version(ledger, name)
+        release = open_envelope(ledger.entry(version.index)).statement["predicate"]
+        if "derivation" not in release:
+            raise DerivationRefused(f"{version} derives from no release; `ledger audit` replays the run that made it")
+        sources = [
+            opened.tensors
+            for opened in _open_sources(project, ledger, [s["release"] for s in release["derivation"]["sources"]])
+        ]
+        try:
+            matched, line = True, recompute(release, sources)
+        except FoundWrong as error:
+            matched, line = False, str(error)
+        predicate = {
+            "release": version.leaf,
+            "signer": auditor.keyid,
+            "statement": RECOMPUTED if matched else NOT_RECOMPUTED,
+            "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        (index,) = ledger.append([seal(statement("endorse", None, predicate), auditor)])
+        append_status(ledger, log)
+        ledger.sign_checkpoint(log)
+    return matched, line, index
+
+
+def _binary32(value: float) -> float:
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
+
+
+def _step(ledger: Ledger, version: Version) -> int:
+    (step,) = ledger.connection.execute("SELECT step FROM releases WHERE entry = ?", (version.index,)).fetchone()
+    return int(step)
+
+
+def _open_sources(project: Project, ledger: Ledger, leaves: Sequence[str]) -> list[Opened]:
+    found = []
+    for leaf in leaves:
+        row = ledger.connection.execute(
+            "SELECT model, version, entry, hash, run FROM releases WHERE hash = ?", (leaf,)
+        ).fetchone()
+        if row is None:
+            raise BitwitnessError(f"the release {leaf[:16]}… is not in this ledger")
+        version = Version(*row)
+        found.append(open_version(version, version.folder(project)))
+    return found
