@@ -18,6 +18,7 @@ from bitwitness.ledger.key_entries import revocation
 from bitwitness.ledger.safetensors_header import write_file
 from bitwitness.registry import catalog
 from bitwitness.registry import register as register_module
+from bitwitness.registry import shards as shards_module
 from bitwitness.registry.checks import exit_code
 from bitwitness.registry.collect import ReleaseMissing, collect
 from bitwitness.registry.model_config import ConfigRefused, check_config
@@ -146,7 +147,7 @@ def test_a_full_disk_leaves_nothing_behind(made: SmallRun, monkeypatch: pytest.M
 
     before = _size(made)
     with monkeypatch.context() as patch:
-        patch.setattr(register_module, "write_file", full)
+        patch.setattr(shards_module, "write_file", full)
         with pytest.raises(BitwitnessError, match="No space left on device; nothing was registered"):
             register(made.project, "demo-lm", "small")
     assert _size(made) == before
