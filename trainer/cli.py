@@ -66,7 +66,8 @@ def train(
     if as_json:
         emit_json(asdict(result))
     else:
-        say(_run_line(result))
+        for line in _run_lines(result):
+            say(line)
     if result.outcome == "interrupted":
         note(f"note: stopped after step {result.step}; `ledger train {config} --resume` continues")
 
@@ -206,12 +207,13 @@ def cores() -> int:
     return min(available, MAX_THREADS)
 
 
-def _run_line(result: RunResult) -> str:
+def _run_lines(result: RunResult) -> tuple[str, ...]:
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     held_out = "" if result.held_out is None else f", held-out {result.held_out:.4f} nats/token"
     return (
-        f"{result.name} {result.outcome} at step {result.step}{loss}{held_out}\n"
-        f"run {result.run}\nweights {result.weights}"
+        f"{result.name} {result.outcome} at step {result.step}{loss}{held_out}",
+        f"run {result.run}",
+        f"weights {result.weights}",
     )
 
 
