@@ -145,6 +145,30 @@ def cases(values: Callable[..., Array], long: int) -> Iterator[Case]:
     moments = [values("p", long), values("g", long), values("m", long), np.abs(values("v", long))]
     yield "adamw", [*moments, scalars], {}
 
+    for name in ("silu", "gelu", "gelu_tanh"):
+        yield name, [values("x", long), empty(long)], {}
+        yield f"{name}_backward", [values("x", long), values("dy", long), empty(long)], {}
+    yield "mul", [values("a", long), values("b", long), empty(long)], {}
+    yield "copy", [values("a", long), empty(long)], {}
+    yield "add_bias", [values("A", 3, long), values("b", long), empty(3, long)], {}
+    yield "bias_backward", [values("dy", long, 3), values("db", 3)], {"segment": long // 3}
+    mean = np.array([0.1, -0.2], np.float32)
+    yield "layernorm", [x, gain[0], empty(2, long), empty(2), empty(2)], {"epsilon": 1e-5}
+    yield "layernorm_backward", [x, gain[0], mean, r, dy, z, empty(2, long), values("dg", long)], {"segment": 0}
+    down = [
+        tall[0],
+        gain[0, :3].copy(),
+        values("m", long),
+        np.abs(values("r", long)),
+        *tall[1:],
+        empty(long, 3),
+        empty(3),
+    ]
+    yield "layernorm_backward", down, {"segment": long // 3}
+    places = np.array([[7, 0, 3], [-1, 1, 4]], np.int32)
+    key = {"key0": 0x9E3779B9, "key1": 0xBB67AE85}
+    yield "dropout", [values("x", 2, long), places, empty(2, long)], {"p": 0.1, "scale": 1.0 / 0.9, **key}
+
 
 def run_cases(values: Callable[..., Array], long: int) -> list[Case]:
     """The cases as they are before they run, after the ones before them ran: some read what others wrote."""

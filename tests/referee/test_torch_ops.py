@@ -20,7 +20,7 @@ def arguments(case: files.Case) -> tuple[list[torch.Tensor], list[torch.Tensor]]
     """Copies of (the operands that a torch operator is given, all operands) as torch tensors."""
     op, operands, _ = case
     tensors = [torch.from_numpy(np.array(array)) for array in operands]
-    returned = torch_ops._returned(OPERATORS[op])
+    returned = torch_ops.returned(OPERATORS[op])
     names = [spec.name for spec in OPERATORS[op].operands]
     return [t.clone() for t, name in zip(tensors, names, strict=True) if name not in returned], tensors
 
@@ -33,7 +33,7 @@ def test_same_bits_as_a_call(case: files.Case) -> None:
     call(op, *expected, **attributes)
     results = getattr(torch.ops.bitwitness, op)(*given, **attributes)
     results = () if results is None else results if isinstance(results, (tuple, list)) else (results,)
-    returned = torch_ops._returned(OPERATORS[op])
+    returned = torch_ops.returned(OPERATORS[op])
     written, made = iter(given), iter(results)
     for spec, tensor in zip(OPERATORS[op].operands, expected, strict=True):
         found = next(made) if spec.name in returned else next(written)
