@@ -7,7 +7,8 @@ import sqlite3
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 import typer.main
@@ -27,7 +28,7 @@ from . import (
     cli_witness,
 )
 from .cli_options import ProjectOption, choose_project, forget_project
-from .cli_output import note
+from .cli_output import note, say
 from .cli_plugins import LazyGroup
 
 app = typer.Typer(
@@ -42,8 +43,19 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"bitwitness {version('bitwitness')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root(project: ProjectOption = None) -> None:
+def root(
+    project: ProjectOption = None,
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
     choose_project(project)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -69,7 +70,8 @@ def train(
         for line in _run_lines(result):
             say(line)
     if result.outcome == "interrupted":
-        note(f"note: stopped after step {result.step}; `ledger train {config} --resume` continues")
+        again = _again(config, name)
+        note(f"note: stopped after step {result.step}; `{again}` continues")
 
 
 def audit(
@@ -205,6 +207,11 @@ def _range(text: str | None) -> tuple[int, int] | None:
 def cores() -> int:
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(available, MAX_THREADS)
+
+
+def _again(config: Path, name: str | None) -> str:
+    """The command that continues a run, as a shell takes it."""
+    return shlex.join(["ledger", "train", str(config), *(() if name is None else ("--name", name)), "--resume"])
 
 
 def _run_lines(result: RunResult) -> tuple[str, ...]:

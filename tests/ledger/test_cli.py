@@ -435,3 +435,8 @@ def test_what_is_printed_cannot_drive_a_terminal(capsys: pytest.CaptureFixture[s
     printed = set(captured.out + captured.err) - {"\n", "…"}
     assert all(char.isascii() and char.isprintable() for char in printed)
     assert captured.err.count("\n") == 1 and "\\x1b[2J\\x0d\\x0aok" in captured.err
+
+
+def test_the_version(run: Run) -> None:
+    code, out, _err = run("--version")
+    assert code == 0 and re.fullmatch(r"bitwitness \d+\.\d+\.\d+\n", out)

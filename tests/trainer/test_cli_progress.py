@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
-from bitwitness.trainer import cli_progress
+from bitwitness.trainer import cli, cli_progress
 from bitwitness.trainer.run import Progress
 
 
@@ -20,3 +23,9 @@ def test_without_a_terminal_a_run_says_ten_lines_and_other_work_nothing(capsys: 
     with cli_progress.counting("auditing") as count:
         count(1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_hint_after_an_interruption_is_a_whole_command() -> None:
+    hint = cli._again(Path("my runs/run.toml"), "second")
+    assert shlex.split(hint) == ["ledger", "train", "my runs/run.toml", "--name", "second", "--resume"]
+    assert cli._again(Path("run.toml"), None) == "ledger train run.toml --resume"
