@@ -21,10 +21,11 @@ from .results import bound
 
 # Timed inside: importing and starting up is part of the audit's fixed cost, not of a step.
 _CHILD = """
-import json, resource, sys, time
+import json, sys, time
 began = time.perf_counter()
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import audit, replay, run, step
+from tests.bench.peak import peak_bytes
 from bitwitness.trainer.config import load_config
 from pathlib import Path
 
@@ -54,8 +55,7 @@ else:
     last = int(sys.argv[4])
     result = audit.audit(project, "bench", steps=(last, last), threads=threads)
     assert result.result == "match", result
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({**spent, "total": time.perf_counter() - began, "rss": peak * 1024}))
+print(json.dumps({**spent, "total": time.perf_counter() - began, "rss": peak_bytes()}))
 """
 
 

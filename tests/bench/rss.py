@@ -7,7 +7,6 @@ Each trains three steps in a process of its own, with the allocator as it comes.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import torch
 from .audited import audited_trainer, config_for
 from .eager import EagerTrainer
 from .interleaved import THREADS
+from .peak import peak_bytes
 
 WINDOW, STEPS = 512, 3
 
@@ -61,4 +61,4 @@ def train(who: str, preset: str, windows: int) -> None:
 
 if __name__ == "__main__":
     train(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_bytes() / (1 << 20))
