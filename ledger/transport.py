@@ -238,13 +238,23 @@ def _cut(parts: Iterator[bytes], skip: int, count: int | None) -> Iterator[bytes
 
 
 def _unpacked(parts: Iterator[bytes], url: str, path: str) -> Iterator[bytes]:
-    """Unpack gzip piece by piece, so that who reads can stop before a small answer has become a large one."""
+    """Unpack gzip piece by piece, so that who reads can stop before a small answer has become a large one.
+
+    What unpacks to nothing would never meet the limit of who reads: more of it than a piece, or anything behind the
+    end, is refused.
+    """
     unpacker = zlib.decompressobj(wbits=31)
+    packed = unpacked = 0
     try:
         for part in parts:
+            packed += len(part)
             while part:
-                yield unpacker.decompress(part, _PIECE)
+                data = unpacker.decompress(part, _PIECE)
+                unpacked += len(data)
+                yield data
                 part = unpacker.unconsumed_tail
+            if packed > unpacked + _PIECE or unpacker.unused_data:
+                raise RemoteError(url, f"{path} is packed and damaged")
         yield unpacker.flush()
     except zlib.error:
         raise RemoteError(url, f"{path} is packed and damaged") from None

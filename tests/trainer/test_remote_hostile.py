@@ -172,6 +172,23 @@ def test_a_small_answer_that_unpacks_to_a_large_one(
         audited(server.url, project, alice, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [gzip.compress(b"x") + bytes(1 << 16), gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 9999],
+    ids=["behind the end", "empty blocks"],
+)
+def test_a_packed_answer_that_unpacks_to_nothing_and_never_ends(
+    project: Project, alice: Signer, export: Path, tmp_path: Path, data: bytes
+) -> None:
+    """Each of these is asked for whole, so its limit counts unpacked bytes, of which none comes."""
+
+    def twist(path: str, answer: Answer) -> Answer:
+        return Answer(200, data, {"Content-Encoding": "gzip", "Content-Length": str(2**40)}, endless=True)
+
+    with hostile(export, twist) as server, pytest.raises(RemoteError, match="packed and damaged"):
+        audited(server.url, project, alice, tmp_path)
+
+
 def test_a_server_that_trickles_is_left(
     project: Project, alice: Signer, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
