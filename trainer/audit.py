@@ -128,7 +128,7 @@ def audit(
             work, announced = _announce(venue, ledger, history, (first, last), samples, named, drawn=steps is None)
         else:
             announced = _reopen(history, auditor.keyid, intent)
-            work = AuditWork.of(venue.work, ledger.entry(intent))
+            work = AuditWork.of(venue.work, ledger.entry(intent), auditor)
         unfinished = [index for index in unfinished if index != announced.index]
         said, given = announced.predicate, None
         earlier = history.as_of(said["size"])
@@ -232,9 +232,9 @@ def _announce(
     """
     asked: Json = {"beacon": beacon, "run": history.run, "samples": samples}
     asked |= {"first": 0} if drawn else {"first": span[0], "last": span[1]}
-    for work in AuditWork.unfinished(venue.work):
+    for work in AuditWork.unfinished(venue.work, venue.auditor):
         said = work.predicate
-        if said["signer"] != venue.auditor.keyid or any(said[name] != value for name, value in asked.items()):
+        if any(said.get(name) != value for name, value in asked.items()):
             continue
         index = ledger.find(work.leaf_hash)
         if index is not None and index not in history.open_intents(venue.auditor.keyid):
@@ -249,7 +249,8 @@ def _announce(
         "size": ledger.size,
         "time": records.now(),
     }
-    work = AuditWork.begin(venue.work, seal(entries.statement("audit-intent", None, predicate), venue.auditor))
+    intent = seal(entries.statement("audit-intent", None, predicate), venue.auditor)
+    work = AuditWork.begin(venue.work, intent, venue.auditor)
     return work, _hand_over(venue, ledger, work, None, drawn=drawn)
 
 

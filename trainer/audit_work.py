@@ -3,12 +3,13 @@
 A folder for each announced audit, gone when its result is handed over:
 
 intent.json            the signed intent, written before anybody else sees it
-progress.json          the outcomes so far, and where the unit in hand stands; replaced as a whole
+progress.json          the outcomes so far, and where the unit in hand stands, signed; replaced as a whole
 transcript.bin         the leaf hashes of the transcript, of which progress.json says how many count
 point-N.safetensors    weights and moments, and the gradients folded so far where the stop was inside a step
 
-It is the auditor's own, and still nothing is taken from it unchecked: tensors must have the digests that progress.json
-states, and the state must be the ledger's.
+It may lie where others write, and what it says goes into a signed result. So nothing is taken from it unchecked: both
+JSON files are signed by the auditor, tensors must have the digests that progress.json states, and the state must be the
+ledger's.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from bitwitness.ledger.commitments import byte_view, tensor_digest
 from bitwitness.ledger.envelope import MAX_ENTRY, open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
+from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.safetensors_header import write_file
 from bitwitness.ledger.tile_export import write_whole
@@ -43,6 +45,7 @@ INTERVAL = 60.0
 """Seconds between two points; more where writing one takes long."""
 _SHARE = 20.0
 _LIMIT = 1 << 28
+_DOMAIN = b"bitwitness/audit-work/v1\x00"
 
 Json = dict[str, Any]
 
@@ -62,6 +65,7 @@ class AuditWork:
 
     folder: Path
     intent: bytes
+    auditor: Signer
     results: list[UnitResult] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     """The transcript up to the last point."""
@@ -83,33 +87,33 @@ class AuditWork:
         return merkle.leaf_hash(self.intent)
 
     @classmethod
-    def begin(cls, root: Path, intent: bytes) -> AuditWork:
+    def begin(cls, root: Path, intent: bytes, auditor: Signer) -> AuditWork:
         """Keep an intent that is about to be announced."""
         folder = root / merkle.leaf_hash(intent).hex()[:32]
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "intent.json", intent)
-        return cls(folder, intent)
+        return cls(folder, intent, auditor)
 
     @classmethod
-    def of(cls, root: Path, intent: bytes) -> AuditWork:
+    def of(cls, root: Path, intent: bytes, auditor: Signer) -> AuditWork:
         """What there is of the audit that this intent announced, else a new folder for it."""
-        found = (work for work in cls.unfinished(root) if work.intent == intent)
-        return next(found, None) or cls.begin(root, intent)
+        found = (work for work in cls.unfinished(root, auditor) if work.intent == intent)
+        return next(found, None) or cls.begin(root, intent, auditor)
 
     @classmethod
-    def unfinished(cls, root: Path) -> Iterator[AuditWork]:
-        """Every audit that was announced and not finished. What cannot be read is passed over."""
+    def unfinished(cls, root: Path, auditor: Signer) -> Iterator[AuditWork]:
+        """Every audit that this auditor announced and did not finish. What he did not sign is passed over."""
         for folder in sorted(root.glob("*")):
             try:
                 intent = read_regular(folder / "intent.json", MAX_ENTRY)
-                open_envelope(intent)
+                open_envelope(intent).verify(auditor.public)
             except (OSError, BitwitnessError):
                 continue
-            work = cls(folder, intent, resumed=True)
+            work = cls(folder, intent, auditor, resumed=True)
             try:
                 work._read()
             except (OSError, BitwitnessError, ValueError, KeyError, TypeError):
-                work = cls(folder, intent, resumed=True)
+                work = cls(folder, intent, auditor, resumed=True)
             yield work
 
     def finish(self) -> None:
@@ -147,7 +151,9 @@ class AuditWork:
         return Point(list(kept["compared"]), state, fold)
 
     def _read(self) -> None:
-        said = json.loads(read_regular(self.folder / "progress.json", _LIMIT))
+        data, _, signature = read_regular(self.folder / "progress.json", _LIMIT).rpartition(b"\n")
+        self.auditor.public.verify(bytes.fromhex(signature.decode("ascii")), self._signed(data))
+        said = json.loads(data)
         count = int(said["transcript"])
         data = read_regular(self.folder / "transcript.bin", _LIMIT)[: merkle.HASH_SIZE * count]
         if hashlib.sha256(data).hexdigest() != said["digest"]:
@@ -155,6 +161,10 @@ class AuditWork:
         self.results = [UnitResult.restored(item) for item in said["results"]]
         self.hashes = [data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE)]
         self.begun, self._point, self._number = int(said["begun"]), said["point"], int(said["number"])
+
+    def _signed(self, progress: bytes) -> bytes:
+        """What the auditor signs of his progress: it counts for this intent alone."""
+        return _DOMAIN + self.leaf_hash + hashlib.sha256(progress).digest()
 
     # -- keeping -------------------------------------------------------------------------------------------------
 
@@ -213,7 +223,9 @@ class AuditWork:
             "results": [result.kept() for result in self.results],
             "transcript": len(hashes),
         }
-        write_whole(self.folder / "progress.json", json.dumps(progress).encode("utf-8"))
+        text = json.dumps(progress).encode("utf-8")
+        signature = self.auditor.sign(self._signed(text)).hex().encode("ascii")
+        write_whole(self.folder / "progress.json", text + b"\n" + signature)
         for path in self.folder.glob("point-*"):
             if point is None or path.name != point["file"]:
                 path.unlink(missing_ok=True)

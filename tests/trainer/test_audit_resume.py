@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from bitwitness.ledger import jcs
 from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import audit_work
 from bitwitness.trainer.audit import audit
@@ -121,6 +126,36 @@ def test_a_damaged_folder_costs_time_and_nothing_else(
     assert report.result == "match" and report.compared == (1, 2, 3, 4, 5, 6)
     # Without its intent the stopped audit is another one, which stays open.
     assert len(report.open_intents) == (file == "intent.json")
+
+
+def test_outcomes_that_the_auditor_did_not_sign_are_not_taken_over(trained: Project) -> None:
+    """Who can write the folder, but has no key, must not have a match signed that no replay gave."""
+    kill_at(trained, 10)
+    (path,) = (trained.root / "audits").glob("*/progress.json")
+    text, _, signature = path.read_bytes().rpartition(b"\n")
+    said = json.loads(text)
+    assert said["results"] and said["results"][-1]["outcome"] == "match"
+    forged = {"outcome": "inconclusive", "reason": "nobody computed this"}
+    changed = {**said, "results": [*said["results"][:-1], {**said["results"][-1], **forged}]}
+    other = generate("auditor")
+    message = audit_work._DOMAIN + bytes(32) + hashlib.sha256(json.dumps(changed).encode()).digest()
+    for seal in (signature, other.sign(message).hex().encode(), b"", b"zz"):
+        path.write_bytes(json.dumps(changed).encode() + b"\n" + seal)
+        (work,) = AuditWork.unfinished(trained.root / "audits", trained.signer("auditor"))
+        assert work.resumed and not work.results and not work.hashes
+    assert audit(trained, "r", samples=9, threads=2).result == "match"
+
+
+def test_intents_that_the_auditor_did_not_sign_are_passed_over(trained: Project) -> None:
+    kill_at(trained, 6)
+    (path,) = (trained.root / "audits").glob("*/intent.json")
+    honest = path.read_bytes()
+    (work,) = AuditWork.unfinished(trained.root / "audits", trained.signer("auditor"))
+    assert work.intent == honest and not list(AuditWork.unfinished(trained.root / "audits", generate("auditor")))
+    envelope = json.loads(honest)
+    envelope["signatures"][0]["sig"] = base64.b64encode(bytes(64)).decode()
+    path.write_bytes(jcs.encode(envelope))
+    assert not list(AuditWork.unfinished(trained.root / "audits", trained.signer("auditor")))
 
 
 def test_an_audit_that_goes_on_is_of_the_run_as_it_was(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
