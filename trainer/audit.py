@@ -29,7 +29,7 @@ from .audit_work import AuditWork
 from .beacons import NONE, choose, obtain
 from .coverage import open_coverage
 from .examiner import Examiner
-from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
+from .history import Entry, LedgerNotVerified, RunHistory, always_audited, open_verified_run, verified_leaves
 from .machine import machine_fault, unproven
 from .outcome import UnitResult
 from .part_audit import require_part
@@ -283,16 +283,6 @@ def _choose(
         first, last = steps
         return [Unit(a, b, "chosen") for a, b in ([(0, 0)] if first == 0 else []) + every if b >= first and a <= last]
     return select(units(history.states, last_step), always_audited(history, last_step), seed, samples)
-
-
-def always_audited(history: RunHistory, last_step: int) -> dict[int, str]:
-    """The steps whose units are in every audit that draws, each with its cause."""
-    always = {last_step: "last"}
-    always |= {step: "release" for step in history.released_steps()}
-    for resume in history.resumes:
-        step = resume.predicate["step"]
-        always |= {step: "resume", min(step + 1, last_step): "resume"}
-    return always
 
 
 def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fault]) -> list[UnitResult]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,9 +21,9 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify import KeyRing
 
-from .history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
+from .history import Entry, RunHistory, always_audited, open_verified_run, verified_keys, verified_leaves
 from .part_audit import part_names
-from .sample import units
+from .sample import select, units
 from .share import ranking
 
 FRACTIONS = (0.001, 0.01, 0.1)
@@ -167,7 +167,11 @@ def measure(
         auditor = audit.predicate["signer"]
         key = ring.get(auditor)
         intent = intents[audit.predicate["intent"]].predicate
-        reason = contradiction(audit.predicate, run) or untrusted(audit.predicate, intent, auditor, trusted, witnesses)
+        reason = (
+            contradiction(audit.predicate, run)
+            or untrusted(audit.predicate, intent, auditor, trusted, witnesses)
+            or _not_drawn(history, audit.predicate, intent)
+        )
         if key is None or (key.until is not None and audit.index >= key.until):
             reason = "its auditor's key was revoked or replaced"
         if reason is None:
@@ -185,6 +189,30 @@ def measure(
         refused=tuple(refused),
         mismatches=tuple(audit.index for audit in audits if audit.predicate["result"] == "mismatch"),
     )
+
+
+def _not_drawn(history: RunHistory, audit: Mapping[str, Any], intent: Mapping[str, Any]) -> str | None:
+    """Which unit its seed did not draw, though it says so; None if there is none.
+
+    Of one whose word counts for its beacon, every unit that covers must be drawn or one that is always audited.
+    """
+    by_beacon = audit["basis"] == "beacon"
+    said = [
+        (unit["first"], unit["last"], unit["cause"])
+        for unit in audit["units"]
+        if unit["cause"] == "sample" or (by_beacon and unit["outcome"] == "match")
+    ]
+    if not said:
+        return None
+    seen, last = history.as_of(intent["size"]), intent["last"]
+    drawn = {
+        (unit.first, unit.last, unit.cause)
+        for unit in select(
+            units(seen.states, last), always_audited(seen, last), bytes.fromhex(audit["seed"]), intent["samples"]
+        )
+    }
+    strange = next((unit for unit in said if unit not in drawn), None)
+    return None if strange is None else f"steps {strange[0]} to {strange[1]} are not among what its seed draws"
 
 
 def _by_parts(audits: Sequence[Entry], history: RunHistory) -> list[tuple[int, int, str]]:

@@ -113,6 +113,16 @@ class RunHistory:
         ]
 
 
+def always_audited(history: RunHistory, last_step: int) -> dict[int, str]:
+    """The steps whose units are in every audit that draws, each with its cause."""
+    always = {last_step: "last"}
+    always |= {step: "release" for step in history.released_steps()}
+    for resume in history.resumes:
+        step = resume.predicate["step"]
+        always |= {step: "resume", min(step + 1, last_step): "resume"}
+    return always
+
+
 def _commitment(fields: dict[str, Any]) -> StateCommitment:
     optimizer = fields.get("optimizer")
     return StateCommitment(

@@ -15,13 +15,12 @@ import numpy as np
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import own_model
-from .audit import always_audited
 from .config import RunConfig
 from .data.index import RECORD
 from .data.ranges import BLOCK
 from .data.tokenizer import TokenizerInfo
 from .data.windows import Rows
-from .history import RunHistory, open_verified_run
+from .history import RunHistory, always_audited, open_verified_run
 from .memory import available_bytes
 from .programs import StepPrograms
 from .record_check import require_steps

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from bitwitness.ledger import merkle
+from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.entries import statement
+from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
@@ -17,9 +21,9 @@ from bitwitness.ledger.verify import KeyRing
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.cli_coverage import bar
 from bitwitness.trainer.coverage import Coverage, Segment, measure, open_coverage
-from bitwitness.trainer.history import Entry, RunHistory
+from bitwitness.trainer.history import Entry, RunHistory, open_run
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import units
+from bitwitness.trainer.sample import select, units
 from bitwitness.trainer.share import ranking
 
 from .conftest import small_config
@@ -51,7 +55,7 @@ def entry(index: int, auditor: str, *found: tuple[int, int, str], **changes: Any
         "signer": auditor,
         "steps": len(steps),
         "transcript": {"size": 1},
-        "units": [{"first": a, "last": b, "outcome": o, "cause": "sample"} for a, b, o in found],
+        "units": [{"first": a, "last": b, "outcome": o, "cause": "chosen"} for a, b, o in found],
         **changes,
     }
     return Entry(index, "audit", predicate)
@@ -105,6 +109,46 @@ def test_an_audit_that_does_not_count_covers_nothing(bad: Entry, reason: str) ->
 def test_an_auditor_who_is_not_trusted_covers_nothing() -> None:
     found = measured(entry(10, A, (1, 4, "match")), trusted=frozenset((B,)))
     assert found.histogram() == {0: 12} and "self_chosen_auditors" in found.refused[0][1]
+
+
+def forged(project: Project, like: int, **changes: Any) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]]]:
+    """Announce and answer as the audit at `like`, with the units that were not drawn in the place of those that were.
+
+    Returns the new audit's index, what its seed draws, and what it claims.
+    """
+    auditor = project.signer("auditor")
+    with project.open_ledger(writable=True) as ledger:
+        said = open_envelope(ledger.entry(like)).statement["predicate"]
+        (old,) = (i for i in range(like) if ledger.leaf_hash(i).hex() == said["intent"])
+        intent = open_envelope(ledger.entry(old)).statement["predicate"]
+        history = open_run(ledger, "r")
+        cut = units(history.states, 6)
+        data = seal(statement("audit-intent", None, {**intent, "size": ledger.size}), auditor)
+        ledger.append([data])
+        leaf = merkle.leaf_hash(data)
+        seed = sample_seed(leaf)
+        drawn = [(u.first, u.last) for u in select(cut, {6: "last"}, seed, 2) if u.cause == "sample"]
+        claimed = [unit for unit in cut[:-1] if unit not in drawn][:2]
+        kept = [unit for unit in said["units"] if unit["cause"] != "sample"]
+        wanted = changes.get("units", claimed)
+        mine = [{"cause": "sample", "first": a, "last": b, "outcome": "match"} for a, b in (wanted or drawn)]
+        listed = sorted([*kept, *mine], key=lambda unit: int(unit["first"]))
+        answer = {**said, "intent": leaf.hex(), "seed": seed.hex(), "units": listed}
+        (index,) = ledger.append([seal(statement("audit", None, answer), auditor)])
+        ledger.sign_checkpoint(project.signer("log"))
+    return index, drawn, claimed
+
+
+def test_a_sample_that_its_seed_does_not_draw_covers_nothing(project: Project) -> None:
+    train(project, small_config(state_every=1, checkpoint_every=1), threads=2)
+    honest = audit(project, "r", samples=2, threads=2)
+    assert honest.entry is not None
+    index, drawn, claimed = forged(project, honest.entry)
+    also, _, _ = forged(project, honest.entry, units=[])
+    with project.open_ledger() as ledger:
+        found = open_coverage(project, ledger, "r")
+    assert not set(drawn) & set(claimed) and found.counted == (honest.entry, also)
+    assert [entry for entry, _ in found.refused] == [index] and "its seed draws" in found.refused[0][1]
 
 
 def test_mismatches_are_named_whoever_found_them() -> None:
