@@ -1,7 +1,7 @@
 """The gate as a command uses it: a policy file, and what else was asked for, around the checks of verify.py.
 
 Besides the folder and the policy a gate may have a newer `status` of the log, a memory of what it has seen, and a file
-for its verdict. What it remembers, it remembers only of models that were verified.
+for its verdict. It remembers models that were verified, and whatever the log took back.
 """
 
 from __future__ import annotations
@@ -105,12 +105,15 @@ def decide(request: Request) -> Verdict:
         sources=request.sources,
     )
     verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder))
-    if request.state is not None and verdict.traced is not None and exit_code(verdict.checks) == 0:
-        release = verdict.traced.lineage.release.predicate
-        try:
-            memory.remember(request.state, verdict.traced.head, release, verdict.traced.statuses)
-        except FoundWrong as error:
-            verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
+    if request.state is not None and verdict.traced is not None:
+        head, release = verdict.traced.head, verdict.traced.lineage.release.predicate
+        if exit_code(verdict.checks):
+            memory.remember_revoked(request.state, head, verdict.statuses)
+        else:
+            try:
+                memory.remember(request.state, head, release, verdict.statuses)
+            except FoundWrong as error:
+                verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
     if request.vsa is not None:
         write_file(request.vsa, jcs.encode(_summary(request, verdict, data)).decode("utf-8") + "\n")
     return verdict

@@ -3,7 +3,8 @@
 Per log: its largest checkpoint that was verified, per model the highest version and the largest checkpoint that came
 with it, and what the newest status took back. A release or bundle that is older than what was deployed before is a
 rollback, two roots for one size are two logs under one name, and what one bundle told of a revocation holds for the
-next. The file is written only after a model was verified, whole or not at all (docs/gate.md).
+next. Of a model that was not verified only that is kept, else the old bundle of a revoked release would pass once more.
+The file is written whole or not at all (docs/gate.md).
 """
 
 from __future__ import annotations
@@ -119,16 +120,22 @@ class Memory:
         name, version = release["model"], release["version"]
         before = old.models.get(name)
         size = head.size if before is None or before.version < version else max(before.size, head.size)
-        status = max(statuses, key=lambda entry: entry.predicate["sequence"], default=None)
-        newer = status is not None and (old.status is None or status.predicate["sequence"] > old.status.sequence)
         largest = (head.size, head.root.hex()) if head.size > old.size else (old.size, old.root)
         log = SeenLog(
             models={**old.models, name: SeenModel(size=size, version=max(version, before.version if before else 0))},
             root=largest[1],
             size=largest[0],
-            status=_seen(status) if status is not None and newer else old.status,
+            status=_newest(old.status, statuses),
         )
         return Memory({**self.logs, head.origin: log})
+
+    def with_statuses(self, head: Checkpoint, statuses: list[Entry]) -> Memory:
+        """What is known after these `status` entries were authenticated, of a log that stands at ``head`` or beyond."""
+        old = self.logs.get(head.origin) or SeenLog(models={}, root=head.root.hex(), size=head.size)
+        newest = _newest(old.status, statuses)
+        if newest == old.status or newest is None or not (newest.keys or newest.releases):
+            return self
+        return Memory({**self.logs, head.origin: old.model_copy(update={"status": newest})})
 
 
 def load(path: Path) -> Memory:
@@ -156,18 +163,30 @@ def remember(path: Path, head: Checkpoint, release: Mapping[str, Any], statuses:
     with _locked(path):
         held = load(path)
         held.check(head, release)
-        logs = held.with_model(head, release, statuses).logs
-        data = jcs.encode(_File(format=FORMAT, logs=dict(logs)).model_dump(exclude_none=True))
-        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise MemoryUnusable(path, (error.strerror or str(error)).lower()) from None
+        _write(path, held.with_model(head, release, statuses))
+
+
+def remember_revoked(path: Path, head: Checkpoint, statuses: list[Entry]) -> None:
+    """Add what authentic statuses took back, though the model was not verified. Raises MemoryUnusable."""
+    with _locked(path):
+        held = load(path)
+        told = held.with_statuses(head, statuses)
+        if told is not held:
+            _write(path, told)
+
+
+def _write(path: Path, memory: Memory) -> None:
+    data = jcs.encode(_File(format=FORMAT, logs=dict(memory.logs)).model_dump(exclude_none=True))
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise MemoryUnusable(path, (error.strerror or str(error)).lower()) from None
 
 
 @contextmanager
@@ -183,6 +202,13 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _newest(seen: SeenStatus | None, statuses: list[Entry]) -> SeenStatus | None:
+    status = max(statuses, key=lambda entry: entry.predicate["sequence"], default=None)
+    if status is None or (seen is not None and status.predicate["sequence"] <= seen.sequence):
+        return seen
+    return _seen(status)
 
 
 def _seen(status: Entry) -> SeenStatus:

@@ -79,6 +79,14 @@ class Verdict:
     digests: dict[str, str] = field(default_factory=dict)
     bundle: bytes | None = None
     traced: Traced | None = None
+    news: status_file.News | None = None
+    """A newer status that the gate was given, if it is one of the log."""
+
+    @property
+    def statuses(self) -> list[evidence.Entry]:
+        """The `status` entries that count: the bundle's, if the newest lists what the bundle has, and `news`."""
+        own = self.traced.statuses if self.traced is not None and self.traced.status is not None else []
+        return own + ([] if self.news is None else [self.news.entry])
 
     def attempt(self, name: str, category: Category, step: Callable[[], tuple[str, _T]]) -> _T | None:
         """Make one check: ``step`` returns its detail and result, or raises why not. None if it did not pass."""
@@ -135,7 +143,7 @@ def examine(
             return verdict
         verdict.traced = traced
         moment = now or datetime.now(UTC)
-        news = None if status is None else _check_news(status, traced, policy, moment, verdict)
+        news = verdict.news = None if status is None else _check_news(status, traced, policy, moment, verdict)
         if memory is not None:
             _check_memory(memory, traced, verdict)
         if tensors is None:

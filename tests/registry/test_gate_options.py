@@ -89,6 +89,38 @@ def test_what_one_bundle_told_of_a_revocation_holds_for_the_next(registered: Reg
     assert checks["revocations"].ok is False and "which this gate remembers" in checks["revocations"].detail
 
 
+def test_what_a_refused_bundle_told_of_its_revocation_holds(registered: Registered, tmp_path: Path) -> None:
+    """The sender cannot take a revocation back by putting the bundle of before in its place."""
+    state, old = tmp_path / "seen.json", tmp_path / "old.json"
+    shutil.copy(registered.folder / bundle.FILE_NAME, old)
+    assert exit_code(_decide(registered, state=state).values()) == 0
+    words.say(registered.project, "demo-lm/1", "revoked")
+    refresh(registered.project, "demo-lm/1")
+    assert exit_code(_decide(registered, state=state).values()) == 1
+    shutil.copy(old, registered.folder / bundle.FILE_NAME)
+    checks = _decide(registered, state=state)
+    assert checks["revocations"].ok is False and "which this gate remembers" in checks["revocations"].detail
+
+
+def test_what_a_status_took_back_holds_without_it(
+    registered: Registered, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the model passed with the status or not; an earlier status in its place changes nothing."""
+    early = _status(registered, tmp_path / "early.json", capsys)
+    register(registered.project, "other", "small")
+    words.say(registered.project, "demo-lm/1", "revoked")
+    news = _status(registered, tmp_path / "status.json", capsys)
+    other = registered.project.models_dir / "other" / "1"
+    assert exit_code(decide(Request(other, registered.policy, state=tmp_path / "passed", status=news)).checks) == 1
+    refresh(registered.project, "other/1")
+    news = _status(registered, tmp_path / "status.json", capsys)
+    assert exit_code(decide(Request(other, registered.policy, state=tmp_path / "passed", status=news)).checks) == 0
+    assert exit_code(_decide(registered, state=tmp_path / "refused", status=news).values()) == 1
+    for state in (tmp_path / "passed", tmp_path / "refused"):
+        assert _decide(registered, state=state)["revocations"].ok is False
+        assert _decide(registered, state=state, status=early)["revocations"].ok is False
+
+
 def test_a_model_that_is_not_verified_is_not_remembered(registered: Registered, tmp_path: Path) -> None:
     state = tmp_path / "seen.json"
     (registered.folder / "config.json").write_text("{}")
