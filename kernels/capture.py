@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bitwitness.kernels import host, nn, torch_ops
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import (
-    SUMS,
     Attribute,
     Graph,
     Node,
@@ -40,6 +39,7 @@ from bitwitness.kernels.graph import (
     Term,
     general,
 )
+from bitwitness.kernels.graph_rules import SUMS
 from bitwitness.kernels.nn.declared import rules
 from bitwitness.kernels.ops import OPERATORS
 

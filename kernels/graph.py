@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.graph_rules import SUMS, GraphError, check_rules
 from bitwitness.kernels.initial import Initial
 from bitwitness.kernels.ops import OPERATORS
 
@@ -35,13 +35,7 @@ Attribute = int | float
 FORMAT = "captured/1"
 INPUTS = ("ids", "targets", "positions", "start", "places")
 OUTPUTS = ("loss", "nll")
-SUMS = frozenset({"matmul_tn", "bias_backward", "embed_backward", "rmsnorm_backward", "layernorm_backward"})
-"""The operators whose inout operand is a sum over rows, as the gradient of a parameter is."""
 _MOST = 1 << 20  # calls, parameters
-
-
-class GraphError(KernelError):
-    """A captured model that is not one: not the form of this module, or two runs of forward differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +128,7 @@ class Graph:
         if graph.to_json() != data:
             raise GraphError("not a captured model: it holds more than this form has")
         _check(graph)
+        check_rules(graph)
         return graph
 
 

@@ -14,7 +14,9 @@ from functools import cached_property
 
 import torch
 
-from bitwitness.kernels.graph import SUMS, Dim, Graph, GraphError, Node, Slot, Table, size
+from bitwitness.kernels.graph import Dim, Graph, Node, Slot, Table, size
+from bitwitness.kernels.graph_rules import SUMS, GraphError
+from bitwitness.kernels.host import round_f32
 from bitwitness.kernels.initial import Initial
 from bitwitness.kernels.ops import OPERATORS, Operand
 from bitwitness.kernels.program import Buffer, DType, Program, ProgramBuilder
@@ -37,6 +39,7 @@ class CapturedModel:
         """Raises GraphError where the graph does not fit the configuration, or itself."""
         if graph.window != config.data.window:
             raise GraphError(f"the model was captured for windows of {graph.window} tokens, not {config.data.window}")
+        _check_loss(config, graph)
         self.config, self.graph = config, graph
         self.layout = _layout(graph)
         self.gradients = _Gradients(graph, self.layout)
@@ -85,6 +88,14 @@ class CapturedModel:
     @cached_property
     def matrices(self) -> dict[str, Place]:
         return {name: self.layout.span(*names) for name, names in self.products.items()}
+
+
+def _check_loss(config: RunConfig, graph: Graph) -> None:
+    """The losses are weighed as the configuration has it."""
+    wanted = round_f32(config.loss.z_loss)
+    for node in (*graph.step, *graph.loss):
+        if node.op.startswith("cross_entropy") and node.attributes["z_loss"] != wanted:
+            raise GraphError(f"the model was captured with z_loss = {node.attributes['z_loss']}, not {wanted}")
 
 
 def _layout(graph: Graph) -> Layout:

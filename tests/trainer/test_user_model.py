@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,14 @@ import torch
 
 from bitwitness.kernels import nn
 from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.graph import Graph
+from bitwitness.kernels.graph_rules import GraphError
+from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import own_model
 from bitwitness.trainer.audit import audit
+from bitwitness.trainer.captured import CapturedModel
 from bitwitness.trainer.config import ConfigError, RunConfig, config_from_ledger, parse_config
 from bitwitness.trainer.data import Dataset, WindowStream
 from bitwitness.trainer.history import open_run
@@ -199,3 +205,149 @@ def test_a_file_that_is_no_model_is_one_line(project: Project, text: str, messag
 def test_a_vocabulary_too_small_for_the_data_is_refused(project: Project) -> None:
     with pytest.raises(BitwitnessError, match=r"token ids up to 256; model.vocabulary = 100 is too small"):
         train(project, own_config("gpt.py:GPT", {"vocabulary": 100}), threads=1)
+
+
+# Programs that no capture made ----------------------------------------------------------------------------------
+
+
+def calls(graph: dict[str, Any], op: str, part: str = "step") -> Iterator[dict[str, Any]]:
+    found = [call for call in graph[part] if call["op"] == op]
+    assert found
+    return iter(found)
+
+
+def own_loss(graph: dict[str, Any]) -> None:
+    graph["loss"] = [
+        {
+            "attributes": {"value": "3dcccccd"},
+            "op": "fill",
+            "operands": [{"shape": ["24W"], "write": name}],
+            "version": 1,
+        }
+        for name in ("loss", "nll")
+    ]
+
+
+def told_by_another(graph: dict[str, Any]) -> None:
+    """The logits become the gradient of a loss before, which knows the targets."""
+    last = graph["loss"][-1]
+    logits, targets, loss, nll = last["operands"]
+    rest = [{**loss, "write": 9001}, {**nll, "write": 9002}]
+    first = {**last, "op": "cross_entropy", "operands": [{**logits, "write": 9000}, targets, *rest]}
+    graph["loss"][-1:] = [first, {**last, "operands": [{**logits, "read": 9000}, targets, loss, nll]}]
+
+
+def swapped_losses(graph: dict[str, Any]) -> None:
+    *_, loss, nll = next(calls(graph, "cross_entropy_loss", "loss"))["operands"]
+    loss["write"], nll["write"] = "nll", "loss"
+
+
+def read_targets(graph: dict[str, Any]) -> None:
+    next(calls(graph, "embed", "loss"))["operands"][0]["read"] = "targets"
+
+
+def positions_as_start(graph: dict[str, Any]) -> None:
+    next(calls(graph, "attention"))["operands"][1]["read"] = "positions"
+
+
+def one_sum(graph: dict[str, Any]) -> None:
+    next(calls(graph, "layernorm_backward"))["attributes"]["segment"] = 0
+
+
+def begin_anew(graph: dict[str, Any]) -> None:
+    next(calls(graph, "matmul_tn"))["attributes"]["accumulate"] = 0
+
+
+def wide_window(graph: dict[str, Any]) -> None:
+    next(calls(graph, "attention"))["attributes"]["window"] = 12
+
+
+def add_nothing(graph: dict[str, Any], op: str, *shapes: list[int | str], **attributes: Any) -> None:
+    """A call whose results nobody reads, put last."""
+    values = [slot["write"] for call in graph["step"] for slot in call["operands"] if type(slot.get("write")) is int]
+    operands = [{"shape": shape, "write": max(values) + 1 + number} for number, shape in enumerate(shapes)]
+    graph["step"].append({"attributes": attributes, "op": op, "operands": operands, "version": 1})
+
+
+def windows_squared(graph: dict[str, Any]) -> None:
+    """Every token with every token of the call: fits one window, and mixes two."""
+    add_nothing(graph, "fill", ["576W"], value="3f800000")
+    made = graph["step"][-1]["operands"][0]["write"]
+    rows = {"read": made, "shape": ["24W", 24]}
+    operands = [rows, {"read": made, "shape": ["24W", 24]}, {"shape": ["24W", "24W"], "write": made + 1}]
+    graph["step"].append({"attributes": {"accumulate": 0}, "op": "matmul_nt", "operands": operands, "version": 1})
+
+
+def another_operator(graph: dict[str, Any]) -> None:
+    add_nothing(graph, "bfp_exponents", [32])
+    made = next(calls(graph, "embed"))["operands"][2]
+    graph["step"][-1]["operands"].insert(0, {"read": made["write"], "shape": made["shape"]})
+
+
+def wide_table(graph: dict[str, Any]) -> None:
+    graph["tables"].append({"head_width": 1 << 26, "theta": "40c3880000000000"})
+
+
+def idle_table(graph: dict[str, Any]) -> None:
+    graph["tables"].append({"head_width": 8, "theta": "40c3880000000000"})
+
+
+def fewer_logits(graph: dict[str, Any]) -> None:
+    graph["vocabulary"] = 300
+
+
+def other_z_loss(graph: dict[str, Any]) -> None:
+    next(calls(graph, "cross_entropy_loss", "loss"))["attributes"]["z_loss"] = "3f800000"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (own_loss, "not those of one cross_entropy_loss"),
+        (told_by_another, "not those of one cross_entropy_loss"),
+        (swapped_losses, "is written by cross_entropy_loss where"),
+        (read_targets, "operand ids reads 'targets'"),
+        (positions_as_start, "operand start reads 'positions'"),
+        (one_sum, "segment is not the window"),
+        (begin_anew, "begins anew with every call"),
+        (wide_window, "window is not the window"),
+        (windows_squared, "holds windows along"),
+        (another_operator, "no operator of a captured model"),
+        (wide_table, "67108864 wide"),
+        (idle_table, "no call turns by"),
+        (fewer_logits, "fewer logits"),
+        (other_z_loss, "captured with z_loss = 1.0, not 0.0"),
+    ],
+)
+def test_a_program_that_is_no_step_is_refused(
+    project: Project, change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    """A trainer may store what he likes, as long as his genesis commits to it; an audit must not pass it."""
+    config = own_config("gpt.py:GPT")
+    graph = json.loads(own_model.load(project.root, config).data)
+    assert CapturedModel(config, Graph.from_json(graph))
+    change(graph)
+    with pytest.raises(GraphError, match=reason) as error:
+        CapturedModel(config, Graph.from_json(graph))
+    assert "\n" not in str(error.value)
+
+
+def test_an_audit_of_a_program_that_is_no_step_covers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer's own build lets it pass; the auditor's does not."""
+    made = make_project(tmp_path / "project")
+    (made.root / "gpt.py").write_text(GPT)
+    honest = own_model.load
+
+    def load(root: Path, config: RunConfig) -> own_model.OwnModel:
+        own = honest(root, config)
+        graph = json.loads(own.data)
+        own_loss(graph)
+        return own_model.OwnModel(CapturedModel(config, Graph.from_json(graph)), jcs.encode(graph), own.source)
+
+    with monkeypatch.context() as lax:
+        lax.setattr(own_model, "load", load)
+        lax.setattr("bitwitness.kernels.graph.check_rules", lambda graph: None)
+        assert train(made, own_config("gpt.py:GPT", steps=2, eval_every=1), threads=1).outcome == "completed"
+    report = audit(made, "r", samples=2, threads=1)
+    assert report.result == "inconclusive" and report.compared == ()
+    assert "not those of one cross_entropy_loss" in str(report.units[0].detail)
