@@ -305,6 +305,11 @@ def state_digest(
     parts: dict[str, Any] = {"control": dict(control), "weights": _as_json(weights, "weights/1")}
     if optimizer is not None:
         parts["optimizer"] = _as_json(optimizer, "optimizer/1")
+    return digest_of_checked(parts)
+
+
+def digest_of_checked(parts: Mapping[str, Any]) -> str:
+    """state_digest() of {control, optimizer, weights}, or without `optimizer`, whose form a schema has checked."""
     return _domain_hash("bitwitness/state/v1", jcs.write(parts))
 
 

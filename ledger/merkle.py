@@ -253,10 +253,10 @@ class Frontier:
         return _fold(tuple(self._hashes)) if self._hashes else EMPTY_ROOT
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _fold(hashes: tuple[bytes, ...]) -> bytes:
-    """The root over perfect subtrees, left to right. Cached: who makes an entry and who admits it ask one after
-    the other.
+    """The root over perfect subtrees, left to right. Cached: a whole batch of entries is made, and then admitted, and
+    both ask for every root.
     """
     folded = hashes[-1]
     for left in reversed(hashes[:-1]):

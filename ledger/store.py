@@ -341,10 +341,12 @@ class Ledger:
         tree = merkle.Frontier(tree.size, tree.hashes)
         first = tree.size
         with self._transaction():
+            complete: list[tuple[int, int, int, bytes]] = []
             for item in entries:
                 entry = item if isinstance(item, Sealed) else sealed.read(item)
                 self._admission.admit(tree.size, entry)
-                self._insert(tree, entry)
+                complete += self._insert(tree, entry)
+            self._connection.executemany("INSERT INTO nodes (pos, level, idx, hash) VALUES (?, ?, ?, ?)", complete)
             self._derivation.flush()
         self._tree = tree
         self._admission.keep()
@@ -431,19 +433,16 @@ class Ledger:
 
     # Inside -----------------------------------------------------------------------------------------------
 
-    def _insert(self, tree: merkle.Frontier, entry: Sealed) -> None:
-        execute = self._connection.execute
+    def _insert(self, tree: merkle.Frontier, entry: Sealed) -> list[tuple[int, int, int, bytes]]:
+        """Write an entry and what is derived of it; return the rows of the inner nodes that it completes."""
         index, envelope = tree.size, entry.envelope
-        execute(
+        self._connection.execute(
             "INSERT INTO entries (idx, payload, signature, leaf_hash) VALUES (?, ?, ?, ?)",
             (index, envelope.payload.decode("utf-8"), envelope.signature, entry.leaf_hash),
         )
-        for level, number, digest in tree.append(entry.leaf_hash)[1:]:
-            execute(
-                "INSERT INTO nodes (pos, level, idx, hash) VALUES (?, ?, ?, ?)",
-                (nodes.position(level, number), level, number, digest),
-            )
         self._derivation.apply(index, entry)
+        made = tree.append(entry.leaf_hash)[1:]
+        return [(nodes.position(level, number), level, number, digest) for level, number, digest in made]
 
     def _start_writing(self) -> None:
         """Load the right edge of the tree, and refuse to build on an end that does not hold together."""

@@ -1,4 +1,6 @@
-"""The ledger's numbers: durable appends, proofs, verification, memory and disk, on entries of real form.
+"""The ledger's numbers: durable appends, proofs, verification, memory and disk, on entries of a real run's size.
+
+While the ledger grows to the million a reader in another process checks whatever it sees (tests/ledger/watcher.py).
 
 `python -m tests.bench.ledger [ENTRIES]` runs them alone; a million unless given.
 """
@@ -9,6 +11,7 @@ import json
 import random
 import resource
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,13 +19,17 @@ import time
 from pathlib import Path
 from statistics import median
 
-from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger import jcs
+from bitwitness.ledger.commitments import Commitment, state_digest
+from bitwitness.ledger.run_chain import Record, RunWriter
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify_ledger import verify_ledger
 from tests.ledger import small_ledger as small
+from tests.ledger.watcher import Watcher
 
 MILLION = 1_000_000
 BATCH = 100
+TOKENS = 2048
 ROUND = 200
 
 
@@ -36,33 +43,67 @@ def bench_ledger(entries: int = MILLION) -> dict[str, float]:
         results["append_batch_per_s"] = grow(path, tenth)
         results["bytes_per_step"] = _disk(Path(folder)) / tenth
         results["verify_all_100k_s"] = verify_seconds(path)
-        rss = _child_rss("grow", path, entries)
+        rss = grow_watched(path, entries)
         results["prove_p99_ms_1m"] = prove_p99_ms(path)
         results["rss_1m_mb"] = max(rss, _child_rss("verify", path))
     return {name: round(value, 3) for name, value in results.items()}
 
 
-def append_single_vs_sqlite(folder: Path, rounds: int = 9) -> float:
-    """The rate of signed durable entries, one a commit, over that of bare inserts of the same bytes, in turns."""
+def step(number: int) -> Record:
+    """What the trainer appends for one step of 2,048 tokens: the fields of `trainer.step.StepRecord`, at its size."""
+    control = {"step": number, "tokens": TOKENS * number, "cursor": 4 * number}
+    weights, optimizer = small.tree("weights/1", 38, f"w {number}"), small.tree("optimizer/1", 76, f"o {number}")
+    rate = _f32(3e-4 / (1 + number))
+    computed = {
+        "step": number,
+        "control": control,
+        "weights": weights,
+        "optimizer": optimizer,
+        "state": state_digest(control, Commitment.from_json(optimizer), Commitment.from_json(weights)),
+        "loss": jcs.f64_hex(5.0 / number),
+        "norm": jcs.f64_hex(1.0 + 1.0 / number),
+        "tokens": TOKENS,
+        "scalars": {
+            "learning_rate": rate,
+            "clip": _f32(1.0),
+            "grad_scale": _f32(1.0 / TOKENS),
+            "step_size": rate,
+            "inv_sqrt_bias2": _f32(1.0),
+            "decay": _f32(0.99997),
+        },
+    }
+    return "step", {"computed": computed, "observed": {"time": small.TIME, "seconds_us": 1_484_849}}
+
+
+def _f32(value: float) -> str:
+    return struct.pack(">f", value).hex()
+
+
+def append_single_vs_sqlite(folder: Path, rounds: int = 21) -> float:
+    """The rate of signed durable entries, one a commit, over that of bare inserts of the same bytes.
+
+    Both take turns; the ratio is that of the median times of a round."""
     bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
     bare.execute("PRAGMA journal_mode = WAL")
     bare.execute("PRAGMA synchronous = FULL")
     bare.execute("CREATE TABLE entries (idx INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT")
-    ratios = []
+    ours, theirs = [], []
     with small.create(folder / "ledger.db") as ledger:
         writer = small.begin(ledger)
         for _ in range(rounds):
+            # What the trainer computed: not the ledger's time.
+            records = [step(writer.seq + number) for number in range(ROUND)]
             start, first = time.perf_counter(), ledger.size
-            for _ in range(ROUND):
-                writer.append("step", small.step(writer.seq))
-            ours = time.perf_counter() - start
+            for kind, predicate in records:
+                writer.append(kind, predicate)
+            ours.append(time.perf_counter() - start)
             data = [entry for _index, entry in ledger.entries(first)]
             start = time.perf_counter()
             for entry in data:
                 bare.execute("INSERT INTO entries (data) VALUES (?)", (entry,))
-            ratios.append((time.perf_counter() - start) / ours)
+            theirs.append(time.perf_counter() - start)
     bare.close()
-    return median(ratios)
+    return median(theirs) / median(ours)
 
 
 def grow(path: Path, entries: int) -> float:
@@ -74,13 +115,35 @@ def grow(path: Path, entries: int) -> float:
         writer = small.begin(ledger) if run is None else RunWriter.open(ledger, trainer, run)
         before, seconds = ledger.size, 0.0
         while ledger.size < entries:
-            # What the trainer computed: not the ledger's time.
-            records = [("step", small.step(writer.seq + number)) for number in range(BATCH)]
+            records = [step(writer.seq + number) for number in range(BATCH)]
             start = time.perf_counter()
             writer.append_all(records)
             seconds += time.perf_counter() - start
         ledger.sign_checkpoint(small.SIGNERS["log"])
         return (ledger.size - before) / max(seconds, 1e-9)
+
+
+def grow_watched(path: Path, entries: int) -> float:
+    """`grow` in a process of its own, beside a reader that checks each moment it sees; the writer's peak in MB."""
+    with tempfile.TemporaryFile("w+") as output, Watcher(path) as watcher:
+        writer = subprocess.Popen(_command("grow", path, entries), stdout=output)
+        try:
+            before = watcher.look()
+            while writer.poll() is None:
+                watcher.look()
+            if writer.returncode or watcher.look() < entries:
+                raise RuntimeError(f"the writer ended with {writer.returncode}")
+        finally:
+            writer.kill()  # nothing where it has ended
+            writer.wait()
+        seen = set(watcher.sizes)
+        if entries > before and len(seen) < 3:
+            raise RuntimeError("the reader never saw the ledger grow")
+        if any((size - before) % BATCH for size in seen):
+            raise RuntimeError("the reader saw part of a batch")
+        print(f"a reader saw {len(seen)} moments from {before} to {max(seen)} entries, all whole", file=sys.stderr)
+        output.seek(0)
+        return float(output.read())
 
 
 def prove_p99_ms(path: Path, proofs: int = 2000) -> float:
@@ -116,9 +179,11 @@ def _disk(folder: Path) -> int:
 
 def _child_rss(what: str, path: Path, entries: int = 0) -> float:
     """The peak resident memory in MB of a process of its own, or of the largest of its workers."""
-    command = [sys.executable, "-m", "tests.bench.ledger", what, str(path), str(entries)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    return float(subprocess.run(_command(what, path, entries), capture_output=True, text=True, check=True).stdout)
+
+
+def _command(what: str, path: Path, entries: int) -> list[str]:
+    return [sys.executable, "-m", "tests.bench.ledger", what, str(path), str(entries)]
 
 
 def _peak_mb() -> float:
