@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import cli_output, key_entries, keys
+from . import cli_output, durable, key_entries, keys
 from .cli_files import read_file
 from .cli_options import JsonOption, current_project, load_key, new_passphrase
 from .entries import check
@@ -188,8 +188,7 @@ def _finish(entry: bytes, out: Path | None, json_output: bool) -> None:
         _append([entry], json_output)
         return
     try:
-        with open(out, "xb") as file:
-            file.write(entry)
+        durable.write_new(out, entry)
     except OSError as error:
         raise BitwitnessError(f"{out}: {(error.strerror or str(error)).lower()}") from None
     if json_output:

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from . import jcs
+from . import durable, jcs
 from ._edwards import check_point
 from .errors import BadKey, BitwitnessError, JsonError, KeyFileError, SignatureError, WrongPassphrase
 from .regular_file import open_regular, read_regular
@@ -231,22 +231,12 @@ def _check_role(role: object) -> None:
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+        durable.write_new(path, data, mode=mode)
+        durable.sync_folder(path.parent)
     except FileExistsError:
         raise KeyFileError(path, "this file exists; a key is never overwritten") from None
     except OSError as error:
         raise KeyFileError(path, _os_reason(error)) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        if isinstance(error, OSError):
-            raise KeyFileError(path, _os_reason(error)) from None
-        raise
 
 
 def _read_private_bytes(path: Path) -> bytes:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import jcs, merkle
+from . import durable, jcs, merkle
 from .errors import BitwitnessError, FoundWrong, JsonError, KeyFileError
 from .regular_file import read_regular
 
@@ -102,24 +101,8 @@ def _head(value: object) -> Head:
 
 def _write(path: Path, known: dict[str, Head]) -> None:
     heads = [{"origin": head.origin, "size": head.size, "root": head.root.hex()} for head in known.values()]
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(jcs.encode({"heads": heads}) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.replace(path, jcs.encode({"heads": heads}) + b"\n", mode=0o600)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise KeyFileError(path, f"what the log key signs cannot be remembered there: {reason}") from None

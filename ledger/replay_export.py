@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import jcs
+from . import durable, jcs
 from .errors import BitwitnessError
 from .project import Project
 from .replay_files import (
@@ -96,14 +96,7 @@ def _write(path: Path, parts: Iterator[bytes], size: int) -> int:
     if path.is_file() and path.stat().st_size == size:
         return size
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        for data in parts:
-            file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    return size
+    return durable.replace(path, parts, temporary=path.with_name(path.name + ".part"))
 
 
 def _parts(file: BinaryIO) -> Iterator[bytes]:

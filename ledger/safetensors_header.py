@@ -15,9 +15,9 @@ Nothing is copied: a table points into the caller's buffer, and the caller owns 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
 import re
 import struct
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import jcs
+from . import durable, jcs
 from .errors import FormatError
 
 HEADER_LIMIT = 8 << 20
@@ -170,7 +170,7 @@ def write_file(
     """Write ``name -> (dtype, shape, row-major little-endian bytes)`` to a new file and sync it to disk.
 
     The bytes depend only on the arguments. ``path`` must not exist (FileExistsError): write under a temporary
-    name and rename. OSError (a full disk) is left to the caller, who then removes the temporary name.
+    name and rename. Raises OSError, of a full disk for one; the file is then gone.
     """
     for name, (dtype, shape, data) in tensors.items():
         if not _NAME.fullmatch(name) or name == _METADATA:
@@ -178,12 +178,8 @@ def write_file(
         if byte_size(dtype, shape) != data.nbytes:
             raise SafetensorsError(str(path), f"tensor {name}: {data.nbytes} bytes do not fill its shape")
     header = encode_header({name: (dtype, shape) for name, (dtype, shape, _) in tensors.items()}, metadata)
-    with open(path, "xb") as file:
-        file.write(header)
-        for name in write_order({name: dtype for name, (dtype, _, _) in tensors.items()}):
-            file.write(tensors[name][2])
-        file.flush()
-        os.fsync(file.fileno())
+    order = write_order({name: dtype for name, (dtype, _, _) in tensors.items()})
+    durable.write_new(path, itertools.chain((header,), (tensors[name][2] for name in order)))
 
 
 def _refuse(source: str, reason: str) -> NoReturn:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import tiles
+from . import durable, tiles
 from .checkpoint import parse_checkpoint
 from .errors import BitwitnessError
 from .note import parse_note
@@ -61,9 +60,4 @@ def _earlier(ledger: Ledger, folder: Path, size: int) -> int:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there in full or not at all, whenever somebody looks or the machine stops."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    durable.replace(path, data, temporary=path.with_name(path.name + ".part"))

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.regular_file import read_regular
@@ -177,15 +177,9 @@ def remember_revoked(path: Path, head: Checkpoint, statuses: list[Entry]) -> Non
 
 def _write(path: Path, memory: Memory) -> None:
     data = jcs.encode(_File(format=FORMAT, logs=dict(memory.logs)).model_dump(exclude_none=True))
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        durable.replace(path, data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise MemoryUnusable(path, (error.strerror or str(error)).lower()) from None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bitwitness.ledger import durable
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
@@ -102,11 +103,6 @@ def replace_file(path: Path, data: bytes) -> None:
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir()
     try:
-        temporary = stage / path.name
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        durable.replace(path, data, temporary=stage / path.name)
     finally:
         shutil.rmtree(stage, ignore_errors=True)

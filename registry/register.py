@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bitwitness.ledger import durable
 from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
@@ -157,10 +158,10 @@ def publish(
         append_status(ledger, log)
         try:
             provenance = collect(ledger, index, cosign(ledger, ledger.sign_checkpoint(log)), leaves).encode()
-            _write_synced(temporary / bundle.FILE_NAME, provenance)
-            _sync_folder(temporary)
+            durable.write_new(temporary / bundle.FILE_NAME, provenance)
+            durable.sync_folder(temporary)
             temporary.rename(folder / str(version))
-            _sync_folder(folder)
+            durable.sync_folder(folder)
         except OSError as error:
             raise Unfinished(folder / str(version), index, error) from error
     return index, version, folder / str(version)
@@ -284,7 +285,7 @@ def _write_files(
 ) -> list[dict[str, Any]]:
     """Write configuration and weights, and say of each file what the release signs."""
     names = shards.write(folder, tensors, shard_bytes, _SHARDS_LIMIT)
-    _write_synced(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    durable.write_new(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
     files = []
     for name in sorted((CONFIG, *names)):
         with open(folder / name, "rb") as file:
@@ -324,18 +325,3 @@ def _release(ledger: Ledger, signer: Signer, predicate: dict[str, Any], folder: 
     }
     (index,) = ledger.append([seal(statement("release", None, full), signer)])
     return index, version
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -7,12 +7,11 @@ it, so the gate takes it only if it says exactly what the shards' own tables say
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.commitments import TensorView, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.safetensors_header import write_file
@@ -61,10 +60,7 @@ def write(folder: Path, tensors: Mapping[str, TensorView], limit: int, most: int
         write_file(folder / name, {tensor: views[tensor] for tensor in part}, _METADATA)
     if len(parts) > 1:
         places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
-        with open(folder / INDEX, "xb") as file:
-            file.write(index_bytes(places, sum(sizes.values())))
-            file.flush()
-            os.fsync(file.fileno())
+        durable.write_new(folder / INDEX, index_bytes(places, sum(sizes.values())))
         names.append(INDEX)
     return names
 

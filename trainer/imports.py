@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.project import Project
@@ -96,11 +96,10 @@ def import_checkpoint(source: Path, folder: Path, name: str) -> Import:
         temporary.mkdir(parents=True)
         tensors = layout.tensors(state.params)
         write_file(temporary / WEIGHTS_FILE, {n: ("F32", tuple(t.shape), byte_view(t)) for n, t in tensors.items()})
-        with open(temporary / RECORD_FILE, "xb") as file:
-            file.write(jcs.encode(_record(made)))
-            file.flush()
-            os.fsync(file.fileno())
+        durable.write_new(temporary / RECORD_FILE, jcs.encode(_record(made)))
+        durable.sync_folder(temporary)
         temporary.rename(target)
+        durable.sync_folder(folder)
     except OSError as error:
         raise ImportRefused(f"{error.filename or target}: {error.strerror}; nothing was imported") from None
     finally:

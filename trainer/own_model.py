@@ -7,7 +7,6 @@ whose SHA-256 stands in the genesis beside that of the file. Replay and audit ru
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ import torch
 from bitwitness.kernels.capture import capture, declaring
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
-from bitwitness.ledger import jcs
+from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.errors import BitwitnessError, JsonError
 from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.replay_files import MODEL_FILE
@@ -71,15 +70,9 @@ class OwnModel:
         if path.is_file() and path.read_bytes() == self.data:
             return
         run_folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{MODEL_FILE}.tmp-{os.getpid()}")
         try:
-            with open(temporary, "wb") as file:
-                file.write(self.data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            durable.replace(path, self.data)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise BitwitnessError(f"{path}: the captured model could not be stored: {error.strerror}") from None
 
 

@@ -21,7 +21,7 @@ from typing import BinaryIO
 import torch
 
 from bitwitness.kernels.initial import fill
-from bitwitness.ledger import commitments
+from bitwitness.ledger import commitments, durable
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, state_folder
@@ -123,10 +123,10 @@ def save_state(state: State, folder: Path) -> int:
             views = {key: ("F32", tuple(tensor.shape), byte_view(tensor)) for key, tensor in tensors.items()}
             write_file(path, views)
             size += path.stat().st_size
-        _sync(temporary)
+        durable.sync_folder(temporary)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-        _sync(folder.parent)
+        durable.sync_folder(folder.parent)
         return size
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -210,11 +210,3 @@ def _header(file: BinaryIO, path: Path, size: int) -> dict[str, TensorEntry]:
     """The file's checked table of tensors. It is mapped for that, and read only as far as its header reaches."""
     data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
     return {entry.name: entry for entry in read_header(data, str(path)).tensors}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 
+from bitwitness.ledger import durable
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.key_entries import revocation
 from bitwitness.ledger.safetensors_header import write_file
@@ -221,11 +222,15 @@ def test_a_crash_after_the_signature_is_healed(made: SmallRun, monkeypatch: pyte
 
 
 def test_a_full_disk_after_the_signature_says_how_to_go_on(made: SmallRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = durable.sync_folder
+
     def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        if path.is_relative_to(made.project.models_dir):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        sync(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(register_module, "_sync_folder", full)
+        patch.setattr(durable, "sync_folder", full)
         with pytest.raises(register_module.Unfinished, match="run the same command again"):
             register(made.project, "demo-lm", "small")
     assert register(made.project, "demo-lm", "small").version == 1

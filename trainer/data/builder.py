@@ -18,6 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from bitwitness.ledger import durable
 from bitwitness.ledger.keys import Signer
 
 from .dataset import HELD_OUT_FOLDER, dataset_folder
@@ -25,11 +26,11 @@ from .documents import Skipped, read_documents
 from .entry import dataset_entry
 from .errors import CannotWrite, DataError, NameTaken, NoDocuments
 from .manifest import ENTRY, Manifest, check_license, check_name
-from .shards import SHARD_BYTES
+from .shards import SHARD_BYTES, private_mode
 from .sources import select
 from .split import RULE, held_out_name, is_held_out, parse_fraction
 from .tokenizer import ByteTokenizer, Tokenizer
-from .writer import DatasetWriter, sync_folder, write_durably
+from .writer import DatasetWriter
 
 HELD_OUT_DEFAULT = "0.05"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -109,18 +110,18 @@ def build(
             for part, manifest in ((folder / "train", built.train), (build_.held_folder, built.held_out)):
                 if manifest is not None:
                     entry = dataset_entry(manifest, signer, moment)
-                    write_durably(part / ENTRY, entry, private=options.private)
-                    sync_folder(part)
+                    durable.write_new(part / ENTRY, entry, mode=private_mode(options.private))
+                    durable.sync_folder(part)
         except BaseException:
             build_.abandon()
             raise
         if built.held_out is not None:
             os.rename(build_.held_folder, folder / "train" / HELD_OUT_FOLDER)
-            sync_folder(folder / "train")
+            durable.sync_folder(folder / "train")
         if target.exists():
             raise NameTaken(f"a dataset {options.name} came into being meanwhile; choose another --name")
         os.rename(folder / "train", target)
-        sync_folder(data_dir)
+        durable.sync_folder(data_dir)
     return built
 
 

@@ -22,13 +22,18 @@ def shard_name(stem: str, number: int) -> str:
     return f"{stem}-{number:05d}.bin"
 
 
+def private_mode(private: bool) -> int:
+    """The permissions of a dataset's file, before the umask."""
+    return 0o600 if private else 0o666
+
+
 class FileWriter:
     """One file, hashed while it is written and on disk when closed."""
 
     def __init__(self, path: Path, *, private: bool = False) -> None:
         self.name = path.name
-        mode = 0o600 if private else 0o666
-        self._stream = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb", 1 << 20)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        self._stream = os.fdopen(os.open(path, flags, private_mode(private)), "wb", 1 << 20)
         self._digest = hashlib.sha256()
         self.bytes = 0
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bitwitness.ledger import merkle
+from bitwitness.ledger import durable, merkle
 from bitwitness.ledger.commitments import ZERO_SALT, Commitment, document_digest, document_leaf
 
 from .documents import Document
 from .index import DOCUMENTS, PATHS, SALTS, TREE, DocumentRecord
 from .manifest import MANIFEST, Manifest
-from .shards import FileWriter, ShardWriter
+from .shards import FileWriter, ShardWriter, private_mode
 from .tokenizer import TOKENIZER_FILE, Tokenizer
 
 
@@ -111,7 +111,7 @@ class DatasetWriter:
             license=license,
             split=split,
         )
-        write_durably(self.folder / MANIFEST, manifest.encode(), private=self._private)
+        durable.write_new(self.folder / MANIFEST, manifest.encode(), mode=private_mode(self._private))
         return manifest
 
     def abandon(self) -> None:
@@ -119,19 +119,3 @@ class DatasetWriter:
         for writer in (self._tokens, self._text, self._documents, self._paths, self._tree, self._salts):
             if writer is not None:
                 writer.abandon()
-
-
-def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Create a file with these bytes, on the disk when this returns."""
-    writer = FileWriter(path, private=private)
-    writer.write(data)
-    writer.close()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
