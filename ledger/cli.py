@@ -7,32 +7,49 @@ import sqlite3
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 import typer.main
 
-from . import (
-    cli_care,
-    cli_checkpoint,
-    cli_export,
-    cli_follow,
-    cli_key,
-    cli_project,
-    cli_proof,
-    cli_read,
-    cli_submit,
-    cli_timestamp,
-    cli_verify,
-    cli_witness,
-)
 from .cli_options import ProjectOption, choose_project, forget_project
 from .cli_output import note, say
-from .cli_plugins import LazyGroup
+from .cli_plugins import LazyGroup, Place
+
+# Every command's module and function, or its group's Typer; in the order of the overview.
+_COMMANDS = {
+    "init": "cli_project.init",
+    "log": "cli_read.log",
+    "show": "cli_read.show",
+    "checkpoint": "cli_checkpoint.checkpoint",
+    "prove": "cli_proof.prove",
+    "verify": "cli_verify.verify",
+    "export": "cli_export.export",
+    "append": "cli_submit.append",
+    "fsck": "cli_care.fsck",
+    "rebuild": "cli_care.rebuild",
+    "mirror": "cli_follow.mirror",
+    "monitor": "cli_follow.monitor",
+    "serve": "cli_project.serve",
+    "key": "cli_key.app",
+    "witness": "cli_witness.app",
+    "timestamp": "cli_timestamp.app",
+}
+
+
+def _place(name: str) -> Place:
+    module, _, attribute = _COMMANDS[name].partition(".")
+    return Place(name, f"{__package__}.{module}", attribute)
+
+
+class Ledger(LazyGroup):
+    """`ledger` itself."""
+
+    own = {name: _place(name) for name in _COMMANDS}  # noqa: RUF012
+
 
 app = typer.Typer(
-    cls=LazyGroup,
+    cls=Ledger,
     name="ledger",
     help="Every training step, witnessed to the bit: train, audit, prove, verify, browse.",
     epilog="Exit codes: 0 done or verified, 1 found wrong, 2 could not be done or checked.",
@@ -45,6 +62,8 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version  # which imports email, that no other command needs
+
         say(f"bitwitness {version('bitwitness')}")
         raise typer.Exit
 
@@ -59,27 +78,11 @@ def root(
     choose_project(project)
 
 
-app.command("init")(cli_project.init)
-app.command("log")(cli_read.log)
-app.command("show")(cli_read.show)
-app.command("checkpoint")(cli_checkpoint.checkpoint)
-app.command("prove")(cli_proof.prove)
-app.command("verify")(cli_verify.verify)
-app.command("export")(cli_export.export)
-app.command("append")(cli_submit.append)
-app.command("fsck")(cli_care.fsck)
-app.command("rebuild")(cli_care.rebuild)
-app.add_typer(cli_key.app, name="key")
-app.add_typer(cli_witness.app, name="witness")
-app.add_typer(cli_timestamp.app, name="timestamp")
-app.command("mirror")(cli_follow.mirror)
-app.command("monitor")(cli_follow.monitor)
-app.command("serve")(cli_project.serve)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (sys.argv unless given) and return its exit code. Never lets an expected error escape."""
     forget_project()
+    # Plug-ins of pydantic would have a say in how a policy is read; and a file of every package is read to find them.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         answer: Any = typer.main.get_command(app)(
             args=None if arguments is None else list(arguments), prog_name="ledger", standalone_mode=False

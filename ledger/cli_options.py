@@ -12,7 +12,7 @@ import sys
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,9 @@ from .keys import (
     passphrase_from_file,
     passphrase_from_prompt,
 )
-from .project import Project
+
+if TYPE_CHECKING:
+    from .project import Project
 
 PROJECT_VARIABLE = "BITWITNESS_PROJECT"
 PASSPHRASE_FILE_VARIABLE = "BITWITNESS_PASSPHRASE_FILE"
@@ -67,6 +69,8 @@ def current_project() -> Project:
 
 def project_at(folder: Path | None) -> Project:
     """The project of a folder, as current_project() gives it."""
+    from .project import Project  # a gate has none, and need not import the store
+
     return replace(Project.find(folder), passphrase=_passphrase("Passphrase of the project's keys: "))
 
 

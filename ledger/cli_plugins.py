@@ -1,4 +1,6 @@
-"""Commands of other packages, by entry points, loaded only when they are called or their help is asked for.
+"""Commands, our own and those of other packages, loaded only when they are called or their help is asked for.
+
+What other packages bring stands in their entry points:
 
 bitwitness.commands    name -> a typer.Typer (a group) or a function (a command)
 bitwitness.verifiers   name -> function(path, policy, **options) -> list of {"name", "ok", "detail", …}
@@ -7,11 +9,11 @@ bitwitness.verifiers   name -> function(path, policy, **options) -> list of {"na
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
-from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import typer
 import typer.core
@@ -19,6 +21,9 @@ import typer.main
 
 from .cli_options import ProjectOption, choose_project
 from .errors import BitwitnessError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = "bitwitness.commands"
 VERIFIERS = "bitwitness.verifiers"
@@ -34,23 +39,34 @@ class CommandNotInstalled(BitwitnessError):
         self.name = name
 
 
+class Place(NamedTuple):
+    """Where a command or verifier is: an attribute of a module."""
+
+    name: str
+    module: str
+    attr: str
+
+
 class LazyGroup(typer.core.TyperGroup):
     """The root group: its own commands, then those of the entry points."""
+
+    own: ClassVar[Mapping[str, Place]] = {}
+    """Its own commands by name, in the order in which the overview lists them."""
 
     _overview = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *sorted(set(_found(COMMANDS)) - set(self.commands))]
+        return [*self.own, *sorted(entry_points(COMMANDS).keys() - self.own.keys())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is None:
-            point = _found(COMMANDS).get(cmd_name)
-            if point is None:
+            place = self.own.get(cmd_name) or entry_points(COMMANDS).get(cmd_name)
+            if place is None:
                 return None
             if self._overview:
-                return _placeholder(point)
-            command = _load_command(point)
+                return _placeholder(place)
+            command = _load_command(place)
             self.add_command(command, cmd_name)
         return command if cmd_name == "init" else with_project(command)
 
@@ -64,11 +80,11 @@ class LazyGroup(typer.core.TyperGroup):
 
 
 def load_verifier(name: str) -> Verifier | None:
-    """The verifier of that name, None if no installed package brings one."""
-    point = _found(VERIFIERS).get(name)
-    if point is None:
+    """The verifier of that name, None if no installed package brings one. No other package's comes before our own."""
+    place = _own_entry_points(VERIFIERS).get(name) or entry_points(VERIFIERS).get(name)
+    if place is None:
         return None
-    verifier: Verifier = _load(point)
+    verifier: Verifier = _load(place)
     return verifier
 
 
@@ -94,50 +110,67 @@ def _project_option() -> Any:
     return option
 
 
-def _load_command(point: EntryPoint) -> Any:
-    loaded = _load(point)
-    app = loaded
-    if not isinstance(loaded, typer.Typer):
-        app = typer.Typer(add_completion=False)
-        app.command(point.name)(loaded)
-    app.rich_markup_mode = None  # one look for all help pages
+def _load_command(place: Place) -> Any:
+    loaded = _load(place)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)  # one look for all help pages
+    if isinstance(loaded, typer.Typer):
+        app.add_typer(loaded, name=place.name)
+        root: Any = typer.main.get_command(app)
+        return root.commands[place.name]
+    app.command(place.name)(loaded)
     return typer.main.get_command(app)
 
 
-def _load(point: EntryPoint) -> Any:
+def _load(place: Place) -> Any:
     try:
-        return point.load()
+        return getattr(importlib.import_module(place.module), place.attr)
     except ImportError as error:
-        raise CommandNotInstalled(point.name, str(error)) from None
+        raise CommandNotInstalled(place.name, str(error)) from None
     except AttributeError:
-        raise CommandNotInstalled(point.name, f"{point.module} has no {point.attr}") from None
+        raise CommandNotInstalled(place.name, f"{place.module} has no {place.attr}") from None
 
 
-def _found(group: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=group)}
+def entry_points(group: str) -> Mapping[str, Place]:
+    """What the installed packages bring for a group, by name."""
+    from importlib import metadata  # imports email; and then a file of every package is read
+
+    return _places(metadata.entry_points(group=group))
 
 
-def _placeholder(point: EntryPoint) -> Any:
+def _own_entry_points(group: str) -> Mapping[str, Place]:
+    from importlib import metadata
+
+    try:
+        return _places(metadata.distribution("bitwitness").entry_points.select(group=group))
+    except metadata.PackageNotFoundError:
+        return {}
+
+
+def _places(points: Iterable[EntryPoint]) -> Mapping[str, Place]:
+    return {point.name: Place(point.name, point.module, point.attr) for point in points}
+
+
+def _placeholder(place: Place) -> Any:
     app = typer.Typer(add_completion=False)
-    app.command(point.name, help=summary(point))(lambda: None)
+    app.command(place.name, help=summary(place))(lambda: None)
     return typer.main.get_command(app)
 
 
-def summary(point: EntryPoint) -> str:
+def summary(place: Place) -> str:
     """The first line of a command's help, read from its source without running it; "" if it cannot be found.
 
     That is the docstring of a function, or the constant `help=` of a Typer(...) that is assigned to the name.
     """
     try:
-        spec = importlib.util.find_spec(point.module)
+        spec = importlib.util.find_spec(place.module)
         source = Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
         tree = ast.parse(source)
     except (ImportError, OSError, SyntaxError, ValueError):
         return ""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+        if isinstance(node, ast.FunctionDef) and node.name == place.attr:
             return (ast.get_docstring(node) or "").split("\n")[0]
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _assigns(node, point.attr):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _assigns(node, place.attr):
             for keyword in node.value.keywords:
                 if keyword.arg == "help" and isinstance(keyword.value, ast.Constant):
                     return str(keyword.value.value).split("\n")[0]

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from . import cli_output, reports
+from . import cli_output
 from .cli_files import read_file, write_file
 from .cli_options import JsonOption, current_project
 from .cli_plugins import load_verifier
 from .errors import BitwitnessError
 from .fork import looks_like_fork, verify_fork
-from .project import ProjectNotFound
 from .regular_file import open_regular
 from .trust import load_trust
 from .verify import Check, exit_code, verify_proof
@@ -107,10 +106,13 @@ def finish(
 ) -> None:
     """Write the reports, print the checks and what they add up to, and end with the exit code."""
     code = _code(checks)
-    if junit is not None:
-        write_file(junit, reports.junit(checks, target))
-    if sarif is not None:
-        write_file(sarif, reports.sarif(checks, target, code))
+    if junit is not None or sarif is not None:
+        from . import reports  # the XML of the standard library imports HTTP and TLS
+
+        if junit is not None:
+            write_file(junit, reports.junit(checks, target))
+        if sarif is not None:
+            write_file(sarif, reports.sarif(checks, target, code))
     if json_output:
         cli_output.emit_json({"verified": code == 0, "checks": list(checks)})
     else:
@@ -121,6 +123,8 @@ def finish(
 
 def project_policy() -> Path:
     """The trust.toml of the project that the command is run in. Raises BitwitnessError."""
+    from .project import ProjectNotFound
+
     try:
         return current_project().trust_path
     except ProjectNotFound:

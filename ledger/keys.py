@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from . import durable, jcs
@@ -116,6 +115,8 @@ def save(signer: Signer, path: Path | str, passphrase: bytes | None = None) -> N
     path = Path(path)
     if passphrase is not None and not passphrase:
         raise KeyFileError(path, "the passphrase is empty; give one, or none at all")
+    from cryptography.hazmat.primitives import serialization  # whoever only verifies reads no PEM
+
     encryption: serialization.KeySerializationEncryption = (
         serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
     )
@@ -154,6 +155,8 @@ def load_private(path: Path | str, passphrase: PassphraseSource | None = None) -
     `passphrase` is called only if the file is encrypted. Refuses files that group or others can read, keys
     that are not Ed25519, and a `.pub` of another key. Raises KeyFileError, WrongPassphrase.
     """
+    from cryptography.hazmat.primitives import serialization
+
     path = Path(path)
     pem = _read_private_bytes(path)
     encrypted = b"BEGIN ENCRYPTED PRIVATE KEY" in pem

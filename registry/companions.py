@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bitwitness.ledger.errors import FoundWrong
-from bitwitness.ledger.p256 import parse_public
 from bitwitness.ledger.safetensors_header import HEADER_LIMIT
 from bitwitness.ledger.verify import KeyRing
 
@@ -86,6 +85,8 @@ def check_oms(data: bytes | None, digests: Mapping[str, str], policy: Policy) ->
         return [] if data is None else [Check("oms", None, detail, "CRYPTO", required=False)]
     if data is None:
         return [Check("oms", False, f"the policy asks for {oms.FILE_NAME}, which is not in the folder", "POLICY")]
+    from bitwitness.ledger.p256 import parse_public
+
     try:
         model, signed = oms.verify(data, parse_public(policy.oms.key.encode()))
         said = oms.compare(signed, {name: digest for name, digest in digests.items() if name != oms.FILE_NAME})

@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli_files import write_file
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.regular_file import read_regular
 
-from . import memory, names, rules, vsa
+from . import names, rules
 from .checks import Check, exit_code
 from .policy import Policy, PolicyError, parse_policy
-from .verify import Verdict, examine
+from .verify import Traced, Verdict, examine
+
+if TYPE_CHECKING:
+    from .memory import Memory
 
 _POLICY_LIMIT = 1 << 20
 
@@ -93,7 +96,6 @@ def decide(request: Request) -> Verdict:
         raise BitwitnessError("--vsa speaks of whole files; with --tensor only parts of them are read")
     data = _read_policy(request.policy)
     policy = parse_policy(data, request.policy)
-    seen = None if request.state is None else memory.load(request.state)
     verdict = examine(
         request.folder,
         policy,
@@ -101,22 +103,33 @@ def decide(request: Request) -> Verdict:
         keep=request.keep,
         tensors=frozenset(request.tensors) or None,
         status=_status_path(request, policy),
-        memory=seen,
+        memory=None if request.state is None else _load_memory(request.state),
         sources=request.sources,
     )
     verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder))
     if request.state is not None and verdict.traced is not None:
-        head, release = verdict.traced.head, verdict.traced.lineage.release.predicate
-        if exit_code(verdict.checks):
-            memory.remember_revoked(request.state, head, verdict.statuses)
-        else:
-            try:
-                memory.remember(request.state, head, release, verdict.statuses)
-            except FoundWrong as error:
-                verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
+        _remember(request.state, verdict, verdict.traced)
     if request.vsa is not None:
         write_file(request.vsa, jcs.encode(_summary(request, verdict, data)).decode("utf-8") + "\n")
     return verdict
+
+
+def _load_memory(path: Path) -> Memory:
+    from . import memory  # its models take as long to build as a verification without it
+
+    return memory.load(path)
+
+
+def _remember(path: Path, verdict: Verdict, traced: Traced) -> None:
+    from . import memory
+
+    if exit_code(verdict.checks):
+        memory.remember_revoked(path, traced.head, verdict.statuses)
+        return
+    try:
+        memory.remember(path, traced.head, traced.lineage.release.predicate, verdict.statuses)
+    except FoundWrong as error:
+        verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
 
 
 def _read_policy(path: Path) -> bytes:
@@ -134,6 +147,8 @@ def _status_path(request: Request, policy: Policy) -> Path | None:
 
 
 def _summary(request: Request, verdict: Verdict, policy: bytes) -> dict[str, object]:
+    from . import vsa
+
     traced = verdict.traced
     if traced is None:
         resource = "urn:bitwitness:unverified"

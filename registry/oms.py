@@ -12,11 +12,13 @@ import binascii
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger.envelope import pae
 from bitwitness.ledger.errors import FoundWrong, SignatureError
-from bitwitness.ledger.p256 import P256Key
+
+if TYPE_CHECKING:
+    from bitwitness.ledger.p256 import P256Key
 
 FILE_NAME = "model.sig"
 LIMIT = 16 << 20

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
@@ -26,11 +26,13 @@ from . import bundle, companions, completeness, derivation_check, evidence, line
 from .anchors import check_anchors
 from .checks import Category, Check
 from .folder import CONFIG, INDEX, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
-from .memory import Memory
 from .model_config import check_config
 from .policy import Policy
 from .scan import Scanned, scan, scan_tensors
 from .shards import check_index, check_layout
+
+if TYPE_CHECKING:
+    from .memory import Memory
 
 _T = TypeVar("_T")
 

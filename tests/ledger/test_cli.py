@@ -349,6 +349,38 @@ def test_light_commands_load_nothing_heavy(sample: Path) -> None:
     assert result.stderr.strip().endswith("[]")
 
 
+def test_a_gate_loads_only_what_it_needs() -> None:
+    """Nothing of other commands, nothing that trains, browses or asks the network: pipelines start it each time."""
+    golden = Path(__file__).parents[1] / "golden" / "model-1"
+    script = (
+        "import sys\nfrom bitwitness.ledger.cli import main\n"
+        f"assert main(['verify', {str(golden / 'golden')!r}, '--policy', {str(golden / 'trust.toml')!r}]) == 0\n"
+        "commands = {name for name in sys.modules if name.startswith('bitwitness.ledger.cli_')}\n"
+        "print(sorted(commands), file=sys.stderr)\n"
+        "heavy = {'torch', 'numpy', 'httpx', 'ssl', 'urllib.request', 'rich', 'datasette', 'sqlite_utils', 'fsspec',\n"
+        "         'bitwitness.ledger.store', 'bitwitness.trainer', 'bitwitness.kernels'}\n"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    commands, heavy = result.stderr.splitlines()
+    names = ("files", "options", "output", "plugins", "verify")
+    assert commands == str([f"bitwitness.ledger.cli_{name}" for name in names])
+    assert heavy == "[]"
+
+
+def test_the_commands_are_listed_in_their_order(run: Run) -> None:
+    listed = [line.split()[0] for line in run("--help")[1].splitlines() if re.match(r"  [a-z]+ {2,}", line)]
+    assert listed[: len(cli._COMMANDS)] == list(cli._COMMANDS)
+    assert listed[len(cli._COMMANDS) :] == sorted(listed[len(cli._COMMANDS) :])
+
+
+def test_no_package_takes_the_place_of_our_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = cli_plugins.Place("model", "elsewhere", "verify")
+    monkeypatch.setattr(cli_plugins, "entry_points", lambda group: {"model": place})
+    verifier = cli_plugins.load_verifier("model")
+    assert verifier is not None and verifier.__module__ == "bitwitness.registry.gate"
+
+
 def test_the_overview_names_commands_of_other_packages(run: Run) -> None:
     code, out, _err = run("--help")
     assert code == 0
@@ -357,13 +389,11 @@ def test_the_overview_names_commands_of_other_packages(run: Run) -> None:
 
 
 def test_a_command_that_cannot_be_loaded_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import EntryPoint
-
-    points = [
-        EntryPoint("broken", "bitwitness.no_such_module:command", cli_plugins.COMMANDS),
-        EntryPoint("missing", "bitwitness.ledger.errors:no_such_name", cli_plugins.COMMANDS),
-    ]
-    monkeypatch.setattr(cli_plugins, "entry_points", lambda group: points)
+    places = {
+        "broken": cli_plugins.Place("broken", "bitwitness.no_such_module", "command"),
+        "missing": cli_plugins.Place("missing", "bitwitness.ledger.errors", "no_such_name"),
+    }
+    monkeypatch.setattr(cli_plugins, "entry_points", lambda group: places)
     for name in ("broken", "missing"):
         assert f"`ledger {name}` cannot be loaded" in complaint(run(name), 2)
     assert run("--help")[0] == 0
