@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .shards import pieces
+
 BLOCK = 1 << 16
 
 Fetch = Callable[[int, int], bytes]
@@ -77,18 +79,10 @@ class RangedShards:
         """Bytes [first, last) as uint8 [last − first]."""
         if not 0 <= first <= last <= self.size:
             raise IndexError(f"bytes {first} to {last} of {self.size}")
-        parts = []
-        while first < last:
-            number, offset = divmod(first, self._shard)
-            end = min(self._shard, offset + last - first)
-            parts.append(self.files[number].read(offset, end - offset))
-            first += end - offset
+        parts = [self.files[number].read(begin, end - begin) for number, begin, end in pieces(first, last, self._shard)]
         return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
     def forget(self, first: int, last: int) -> None:
         """Have the bytes [first, last) fetched again when they are read."""
-        while first < last:
-            number, offset = divmod(first, self._shard)
-            end = min(self._shard, offset + last - first)
-            self.files[number].forget(offset, end)
-            first += end - offset
+        for number, begin, end in pieces(first, last, self._shard):
+            self.files[number].forget(begin, end)

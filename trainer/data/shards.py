@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ class ShardWriter:
             self._current.abandon()
 
 
+def pieces(first: int, last: int, shard_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Where the bytes [first, last) lie: (shard, begin, end) for each file that holds some, in order."""
+    while first < last:
+        number, begin = divmod(first, shard_bytes)
+        end = min(shard_bytes, begin + last - first)
+        yield number, begin, end
+        first += end - begin
+
+
 class ShardReader:
     """Read any range; a file is mapped when it is first touched, and only the pages read are loaded."""
 
@@ -109,12 +119,7 @@ class ShardReader:
         """Bytes [first, last) as uint8 [last − first]: a view where they lie in one file."""
         if not 0 <= first <= last <= self.size:
             raise IndexError(f"bytes {first} to {last} of {self.size}")
-        parts = []
-        while first < last:
-            number, offset = divmod(first, self._shard)
-            end = min(self._shard, offset + last - first)
-            parts.append(self._map(number)[offset:end])
-            first += end - offset
+        parts = [self._map(number)[begin:end] for number, begin, end in pieces(first, last, self._shard)]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)

@@ -1,7 +1,7 @@
 // Root mean square norm, with the residual addition before it, and its gradient.
 #include "../loops.h"
 #include "../operators.h"
-#include "blocks.h"
+#include "norm.h"
 
 namespace bitwitness::BITWITNESS_ISA {
 namespace {
@@ -63,8 +63,6 @@ BW_INLINE void row_gradient(const float* x, const float* gain, float r, const fl
   });
 }
 
-// The gain's gradient is a block sum over rows: workers take blocks, each leaving its sum in shared memory, and the
-// sums are added in order, workers dividing the columns.
 void rmsnorm_backward(const Call& call, Worker& worker) {
   const float* const x = call.f32(0);
   const float* const gain = call.f32(1);
@@ -75,28 +73,10 @@ void rmsnorm_backward(const Call& call, Worker& worker) {
   float* const dgain = call.f32(6);
   const int64_t width = call.dim(0, 1);
   const Blocks blocks(call.dim(0, 0), call.integer(0));
-  float* const sums = static_cast<float*>(worker.shared());
-  share(worker, blocks.count(), 1, [&](int64_t block, int64_t) {
-    float* const sum = sums + block * width;
-    memset(sum, 0, width * sizeof(float));
-    for (int64_t row = blocks.begin(block); row < blocks.end(block); ++row) {
-      const int64_t at = row * width;
-      row_gradient(x + at, gain, r[row], dy + at, dz + at, dx + at, sum, width);
-    }
+  gain_gradient(worker, blocks, width, dgain, [&](int64_t row, float* sum) {
+    const int64_t at = row * width;
+    row_gradient(x + at, gain, r[row], dy + at, dz + at, dx + at, sum, width);
   });
-  worker.barrier();
-  share(worker, width, grain_for(blocks.count()), [&](int64_t begin, int64_t end) {
-    for (int64_t block = 0; block < blocks.count(); ++block) {
-      for_each(begin, end, [&]<class V>(int64_t i) {
-        store_as(dgain + i, load_as<V>(dgain + i) + load_as<V>(sums + block * width + i));
-      });
-    }
-  });
-}
-
-Scratch backward_scratch(const Call& call, int) {
-  const Blocks blocks(call.dim(0, 0), call.integer(0));
-  return {blocks.count() * call.dim(0, 1) * static_cast<int64_t>(sizeof(float)), 0};
 }
 
 }  // namespace
@@ -109,6 +89,6 @@ const Operator kAddRmsnorm = {
 const Operator kRmsnormBackward = {
     "rmsnorm_backward", 1,
     "in x[R,D], in g[D], in r[R], in dy[R,D], in dz[R,D], out dx[R,D], inout dg[D]", "segment: natural",
-    "dx may be dz", rmsnorm_backward, backward_scratch, "dx: R; dg: D"};
+    "dx may be dz", rmsnorm_backward, gain_scratch, "dx: R; dg: D"};
 
 }  // namespace bitwitness::BITWITNESS_ISA
