@@ -10,10 +10,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from . import merkle
+from . import merkle, rfc3339
 from .checkpoint import Checkpoint, parse_checkpoint
 from .errors import BadKey, FoundWrong, ProofError, SignatureError
 from .keys import PublicKey
@@ -140,7 +139,7 @@ def check_seed(audit: Json, intent: Json, *, leaf: bytes, index: int, answer: in
 
 def seconds(time: str) -> int:
     """Seconds since 1970 of an entry's time."""
-    return int(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
+    return int(rfc3339.parse(time).timestamp())
 
 
 def find_cosignature(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import timestamp
+from . import rfc3339, timestamp
 from .checkpoint import parse_checkpoint
 from .cli_files import read_file, write_file
 from .cli_options import JsonOption, current_project
@@ -44,7 +44,7 @@ def get(
     folder.mkdir(exist_ok=True)
     write_file(folder / f"{size}.note", newest)
     (folder / f"{size}.tsr").write_bytes(answer)
-    _report(size, time.strftime("%Y-%m-%dT%H:%M:%SZ"), json_output)
+    _report(size, rfc3339.text(time), json_output)
     note(f"wrote {folder / f'{size}.note'} and {size}.tsr")
 
 
@@ -65,7 +65,7 @@ def verify(
     roots = timestamp.load_roots(read_file(ca, timestamp.LIMIT))
     time = timestamp.check(read_file(answer, timestamp.LIMIT), text, roots)
     size = parse_checkpoint(parse_note(text.decode("utf-8", "replace")).text).size
-    _report(size, time.strftime("%Y-%m-%dT%H:%M:%SZ"), json_output)
+    _report(size, rfc3339.text(time), json_output)
 
 
 def _report(size: int, time: str, json_output: bool) -> None:

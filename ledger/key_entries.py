@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from . import entries, envelope, keys
+from . import entries, envelope, keys, rfc3339
 from .errors import BitwitnessError
 from .keys import PublicKey, Signer
 
@@ -47,6 +46,6 @@ def _seal(
         "action": action,
         "key": record,
         **fields,
-        "time": time or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "time": time or rfc3339.now(),
     }
     return envelope.seal(entries.statement("key", None, predicate), root)

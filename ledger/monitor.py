@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from . import rfc3339
 from .browse import enrolled_keys, list_entries
 from .mirror import Mirror, Update, WentBack
 from .remote import Remote
@@ -99,7 +99,7 @@ def _stale(mirror: Mirror, ledger: Ledger, update: Update | None, max_age: float
     newest = max([_entry_time(ledger)] + ([] if seen is None else [float(seen)]))
     if now - newest <= max_age:
         return []
-    when = "never" if newest <= 0 else f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    when = rfc3339.text_of_seconds(newest)
     said = "the log has no entry" if newest <= 0 else f"the newest time in the log is {when}"
     return [Alarm("stale", f"{said}, {_hours(now - newest)} ago; {_hours(max_age)} are allowed")]
 
@@ -109,7 +109,7 @@ def _entry_time(ledger: Ledger) -> float:
     times = [item.time for item in list_entries(ledger, limit=_RECENT) if item.time is not None]
     if not times:
         return 0.0
-    return datetime.strptime(max(times), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    return rfc3339.parse(max(times)).timestamp()
 
 
 def _hours(seconds: float) -> str:

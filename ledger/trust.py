@@ -10,10 +10,10 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from . import rfc3339
 from .errors import BitwitnessError, NoteError
 from .keys import PublicKey
 from .note import ED25519, Note, Verifier
@@ -77,15 +77,8 @@ def witness_line(policy: WitnessPolicy | None, note: Note) -> tuple[bool | None,
     names = ", ".join(item.verifier.name for item in policy.cosignatures(note)) or "nobody"
     if not policy.met_by(note):
         return False, f"not witnessed: the policy asks for {policy.describe()}; cosigned by {names}"
-    return True, f"witnessed by {names} ({policy.describe()}), as of {time_text(policy.witnessed_at(note) or 0)}"
-
-
-def time_text(seconds: int) -> str:
-    """Seconds since 1970 as RFC 3339, or as they are where no calendar reaches."""
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds} seconds after 1970"
+    when = rfc3339.text_of_seconds(policy.witnessed_at(note) or 0)
+    return True, f"witnessed by {names} ({policy.describe()}), as of {when}"
 
 
 def pinned_witnesses(text: str, log: Verifier) -> WitnessPolicy:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError, FormatError
+from bitwitness.ledger.schema_error import first_reason
 
 FILE_NAME = "provenance.json"
 FORMAT: Final = "bitwitness/provenance/1"
@@ -148,6 +149,4 @@ def parse(data: bytes) -> Provenance:
     try:
         return Provenance.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise BundleError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise BundleError(first_reason(error, whole="the whole")) from error

@@ -6,11 +6,10 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import jcs, rfc3339
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
@@ -161,7 +160,7 @@ def audit(project: Project, name: str) -> tuple[bool, str, int]:
             "release": version.leaf,
             "signer": auditor.keyid,
             "statement": RECOMPUTED if matched else NOT_RECOMPUTED,
-            "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "time": rfc3339.now(),
         }
         (index,) = ledger.append([seal(statement("endorse", None, predicate), auditor)])
         append_status(ledger, log)

@@ -23,6 +23,7 @@ from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.schema_error import first_reason
 
 from .bundle import Hash, Position, Strict
 from .evidence import Entry
@@ -149,8 +150,7 @@ def load(path: Path) -> Memory:
     try:
         return Memory(_File.model_validate(jcs.parse(data, max_bytes=_SIZE_LIMIT)).logs)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise MemoryUnusable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise MemoryUnusable(path, first_reason(error)) from None
     except BitwitnessError as error:
         raise MemoryUnusable(path, str(error)) from None
 

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.regular_file import open_regular
+from bitwitness.ledger.schema_error import first_reason
 from bitwitness.ledger.witness_policy import NONE, WitnessPolicy
 from bitwitness.ledger.witness_policy import parse_policy as parse_witness_policy
 
@@ -176,14 +177,4 @@ def parse_policy(data: bytes, path: Path) -> Policy:
     try:
         return Policy.model_validate(fields)
     except ValidationError as error:
-        raise PolicyError(path, _reason(error)) from error
-
-
-def _reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {key}"
-    if first["type"] == "missing":
-        return f"the key {key} is missing"
-    return f"{key}: {first['msg'].removeprefix('Value error, ')}"
+        raise PolicyError(path, first_reason(error)) from error

@@ -16,11 +16,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable
+from bitwitness.ledger import durable, rfc3339
 from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
@@ -320,7 +319,7 @@ def _release(ledger: Ledger, signer: Signer, predicate: dict[str, Any], folder: 
     full = {
         **predicate,
         "signer": signer.keyid,
-        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "time": rfc3339.now(),
         "version": version,
     }
     (index,) = ledger.append([seal(statement("release", None, full), signer)])

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.keys import PublicKey
@@ -320,7 +321,7 @@ def revoked_by(status: Entry) -> Revoked:
 
 
 def _time(entry: Entry) -> datetime:
-    return datetime.strptime(entry.predicate["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return rfc3339.parse(entry.predicate["time"])
 
 
 def _allowed(name: str, what: str, found: Iterable[str], allowed: Iterable[str]) -> Check:

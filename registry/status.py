@@ -9,10 +9,9 @@ after the release, `ledger model revoke` after the revocation, `ledger status` w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from bitwitness.ledger import merkle
+from bitwitness.ledger import merkle, rfc3339
 from bitwitness.ledger.commitments import Commitment, from_leaf_hashes, run_records_leaf, tree
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
@@ -41,7 +40,7 @@ def append_status(ledger: Ledger, log: Signer) -> int:
     predicate = {
         "signer": log.keyid,
         "sequence": sequence,
-        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "time": rfc3339.now(),
         **what_is_true(ledger, ledger.size),
     }
     (index,) = ledger.append([seal(statement("status", None, predicate), log)])

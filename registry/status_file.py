@@ -18,6 +18,7 @@ from bitwitness.ledger.checkpoint import Checkpoint, parse_checkpoint
 from bitwitness.ledger.commitments import Commitment, run_records_leaf, tree
 from bitwitness.ledger.errors import BitwitnessError, FormatError
 from bitwitness.ledger.note import Note, parse_note
+from bitwitness.ledger.schema_error import first_reason
 from bitwitness.ledger.verify import KeyRing
 
 from .bundle import Hash, LoggedEntry, Strict, ascending_entries
@@ -123,6 +124,4 @@ def _parse(data: bytes) -> StatusFile:
     try:
         return StatusFile.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise StatusFileError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise StatusFileError(first_reason(error, whole="the whole")) from error

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from bitwitness.ledger import rfc3339
+
 from .checks import Check, exit_code
 
 PREDICATE_TYPE = "https://slsa.dev/verification_summary/v1"
@@ -45,7 +47,7 @@ def summary(
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "verifier": {"id": VERIFIER, "version": {"bitwitness": version("bitwitness")}},
-            "timeVerified": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            "timeVerified": rfc3339.text(now),
             "resourceUri": resource,
             "policy": {"uri": "file:" + quote(policy[0]), "digest": {"sha256": hashlib.sha256(policy[1]).hexdigest()}},
             "inputAttestations": []

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
@@ -145,16 +145,12 @@ def _passed(project: Project, version: Version, alias: str, policy: Path) -> str
 
 
 def _say(ledger: Ledger, publisher: Signer, version: Version, word: str, fields: dict[str, str]) -> int:
-    now = _now()
+    now = rfc3339.now()
     # One statement can stand in a log once; times have whole seconds.
     query = "SELECT 1 FROM endorsements WHERE release = ? AND statement = ? AND alias IS ? AND time >= ?"
     while ledger.connection.execute(query, (version.index, word, fields.get("alias"), now)).fetchone():
         time.sleep(0.1)
-        now = _now()
+        now = rfc3339.now()
     predicate = {"signer": publisher.keyid, "release": version.leaf, "statement": word, "time": now, **fields}
     (index,) = ledger.append([seal(statement("endorse", None, predicate), publisher)])
     return index
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

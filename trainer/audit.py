@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bitwitness.ledger import entries
+from bitwitness.ledger import entries, rfc3339
 from bitwitness.ledger.audit_rules import caught
 from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.code import code_commitment
@@ -247,7 +247,7 @@ def _announce(
         "last": span[1],
         "signer": venue.auditor.keyid,
         "size": ledger.size,
-        "time": records.now(),
+        "time": rfc3339.now(),
     }
     intent = seal(entries.statement("audit-intent", None, predicate), venue.auditor)
     work = AuditWork.begin(venue.work, intent, venue.auditor)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.beacon import Cosignature, find_cosignature, round_randomness
 from bitwitness.ledger.drand import find_source, read_round, round_after, round_time, verify_round
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import Trust, time_text
+from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.witness_policy import Witness
 
 NONE = {"kind": "none"}
@@ -109,7 +110,7 @@ def obtain(
         )
     if file is None:
         how = f"then `ledger audit {run}` --round FILE"
-        raise BeaconPending(intent, run, f"round {number} of {source}, due {time_text(due)}", how)
+        raise BeaconPending(intent, run, f"round {number} of {source}, due {rfc3339.text_of_seconds(due)}", how)
     signature = read_round(file, number)
     verify_round(source, number, signature)
     randomness = round_randomness(signature)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
+from bitwitness.ledger.schema_error import reason
 
 from .presets import PRESETS
 
@@ -273,13 +274,7 @@ def _explain(item: Any) -> str:
     parts = [str(part) for part in item["loc"]]
     if parts[:1] == ["model"]:
         del parts[1:2]  # which kind of model it is
-    where = ".".join(parts)
-    if item["type"] == "extra_forbidden":
-        return f"unknown key {where}"
-    if item["type"] == "missing":
-        return f"missing key {where}"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+    return reason(item, where=parts)
 
 
 def _to_ledger(value: Any) -> Any:

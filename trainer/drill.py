@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.replay_files import MODEL_FILE
 from bitwitness.ledger.run_chain import RunWriter
 
-from . import records
 from .audit import AuditReport, audit
 from .culprit_text import lines
 from .data import BuildOptions, Dataset, build
@@ -171,7 +171,7 @@ class _Drill:
             for path in source.folder.iterdir():
                 if path.is_file() and path.name != ENTRY:
                     _link(path, folder / path.name)
-            (folder / ENTRY).write_bytes(dataset_entry(source.manifest, signer, records.now()))
+            (folder / ENTRY).write_bytes(dataset_entry(source.manifest, signer, rfc3339.now()))
             datasets.append(Dataset.open(self.copy.data_dir, use["name"]))
         with self.copy.open_ledger(writable=True) as ledger:
             leaves = record_datasets(ledger, datasets)

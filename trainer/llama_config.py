@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.schema_error import first_reason
 
 from .config import Model
 
@@ -76,9 +77,7 @@ def read_config(data: bytes, where: str) -> Model:
             norm_epsilon=_number(found.get("rms_norm_eps", _DEFAULT_EPSILON), "rms_norm_eps", where),
         )
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigUnsupported(f"{where}: {key}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise ConfigUnsupported(f"{where}: {first_reason(error)}") from None
     if found.get("head_dim") not in (None, model.head_width):
         raise ConfigUnsupported(
             f"{where}: head_dim = {str(found['head_dim'])[:40]!a} is not hidden_size / num_attention_heads"

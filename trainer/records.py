@@ -5,7 +5,6 @@ Everything under `computed` must come out the same on replay; everything under `
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import platform
 import secrets
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import byte_view
 from bitwitness.ledger.jcs import f64_hex
@@ -29,11 +29,6 @@ from .step import StepRecord
 RECORD = "1"
 
 Json = dict[str, Any]
-
-
-def now() -> str:
-    """The time of observation, RFC 3339, UTC, whole seconds."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def new_host_id() -> str:
@@ -108,7 +103,7 @@ def observed(host: str, threads: int) -> Json:
     return {
         "host": host,
         "threads": threads,
-        "time": now(),
+        "time": rfc3339.now(),
         "versions": {
             "bitwitness": metadata.version("bitwitness"),
             "machine": platform.machine(),

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_hex
 from bitwitness.ledger.keys import Signer
@@ -264,7 +265,7 @@ def go_on(session: Session, state: State, writer: RunWriter, stop: Stop) -> RunR
             "step",
             {
                 "computed": records.computed_step(record, commitment),
-                "observed": {"seconds_us": round(seconds * 1e6), "time": records.now()},
+                "observed": {"seconds_us": round(seconds * 1e6), "time": rfc3339.now()},
             },
         )
         if stores:

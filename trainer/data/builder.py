@@ -13,12 +13,12 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable
+from bitwitness.ledger import durable, rfc3339
 from bitwitness.ledger.keys import Signer
 
 from .dataset import HELD_OUT_FOLDER, dataset_folder
@@ -101,7 +101,7 @@ def build(
     selection = select(sources, include=options.include, exclude=options.exclude)
     if not selection.files:
         raise NoDocuments(f"no text files in {' '.join(sources)}; a folder gives .txt .md .py .jsonl unless --include")
-    moment = (now or _now)().strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = rfc3339.now() if now is None else rfc3339.text(now())
     with _building(data_dir, options.name) as folder:
         build_ = _Build(folder, options, fraction, tokenizer or ByteTokenizer())
         try:
@@ -206,7 +206,3 @@ def _building(data_dir: Path, name: str) -> Iterator[Path]:
     finally:
         if handle >= 0:
             os.close(handle)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
