@@ -68,8 +68,8 @@ class Field:
     note: str = ""
 
 
-def _pattern(text: str, expression: str) -> Type:
-    matches = re.compile(expression).fullmatch
+def _pattern(text: str, expression: str | Callable[[str], bool]) -> Type:
+    matches = re.compile(expression).fullmatch if isinstance(expression, str) else expression
 
     def check(value: Any) -> None:
         if type(value) is not str or not matches(value):
@@ -100,7 +100,15 @@ def enum(*values: str) -> Type:
     return Type(text, check)
 
 
-HASH = _pattern("64 hex digits", "[0-9a-f]{64}")
+_WITHOUT_HEX = str.maketrans("", "", "0123456789abcdef")
+
+
+def _is_hash(text: str) -> bool:
+    """Whether `text` is 64 lower-case hex digits; most of what is checked is."""
+    return len(text) == 64 and not text.translate(_WITHOUT_HEX)
+
+
+HASH = _pattern("64 hex digits", _is_hash)
 U64 = _pattern("u64, 16 hex digits", "[0-9a-f]{16}")
 HOST = _pattern("random, 16 hex digits", "[0-9a-f]{16}")
 F32 = _pattern(
@@ -144,8 +152,6 @@ TIME = Type("UTC time, 2026-01-02T03:04:05Z", _check_time)
 
 def commitment(kind: str) -> Type:
     """{"type", "size", "root"} of one type."""
-    is_hash = re.compile("[0-9a-f]{64}").fullmatch
-
     def check(value: Any) -> None:
         if type(value) is not dict or value.keys() != {"type", "size", "root"}:
             raise Wrong('not {"type","size","root"}')
@@ -154,7 +160,7 @@ def commitment(kind: str) -> Type:
         size, root = value["size"], value["root"]
         if type(size) is not int or not 0 <= size <= MAX_INTEGER:
             raise Wrong(f"{_show(size)} is not an integer from 0 to {MAX_INTEGER}", ".size")
-        if type(root) is not str or not is_hash(root):
+        if type(root) is not str or not _is_hash(root):
             raise Wrong(f"{_show(root)} is not 64 hex digits", ".root")
         if size == 0 and root != _EMPTY:
             raise Wrong("the root of an empty tree is SHA-256 of nothing")

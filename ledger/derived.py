@@ -8,15 +8,14 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
-from . import derived_schema, jcs
+from . import derived_schema, jcs, many_rows
 from .errors import BitwitnessError, EntryError
 from .sealed import Sealed
 
 Json = Mapping[str, Any]
-Row = tuple[Any, ...]
+Row = many_rows.Row
 
 
 class UnknownReference(EntryError):
@@ -85,7 +84,7 @@ class Derivation:
         self._block.append(leaf_hash)
         if len(self._block) == derived_schema.LEAF_BLOCK:
             rows = sorted((leaf_hash[:8], start + place) for place, leaf_hash in enumerate(self._block))
-            self._connection.executemany("INSERT INTO leaf_places (prefix, entry) VALUES (?, ?)", rows)
+            many_rows.insert(self._connection, "leaf_places", ("prefix", "entry"), rows)
             self._block = []
 
     def _log(self, index: int, entry: Sealed, predicate: Json) -> None:
@@ -107,7 +106,12 @@ class Derivation:
         return int(found[0])
 
     def _insert(self, table: str, **values: Any) -> None:
-        self._connection.execute(_insertion(table, tuple(values)), tuple(values.values()))
+        self._connection.execute(many_rows.insertion(table, tuple(values)), tuple(values.values()))
+
+    @property
+    def waiting(self) -> int:
+        """How many steps wait for flush()."""
+        return len(self._steps)
 
     def flush(self) -> None:
         """Write the rows of steps that apply() has kept back; to be called before the transaction ends."""
@@ -115,8 +119,8 @@ class Derivation:
             return
         steps, self._steps = self._steps, []
         try:
-            self._connection.executemany(_STEP_ROW, [row for row, _log, _predicate in steps])
-            self._connection.executemany(_LOG_ROW, [row for _step, row, _predicate in steps])
+            many_rows.insert(self._connection, "steps", _STEP, [row for row, _log, _predicate in steps])
+            many_rows.insert(self._connection, "log", _LOG, [row for _step, row, _predicate in steps])
         except sqlite3.IntegrityError as error:
             raise _conflict(str(error), "step", self._refused(steps)) from None
 
@@ -238,8 +242,6 @@ class Derivation:
         )
         log = (index, "step", self._key(keyid), run, p["seq"])
         self._steps.append((step, log, p))
-        if len(self._steps) >= _MOST_KEPT:
-            self.flush()
 
     def _state_rows(self, index: int, leaf_hash: str, p: Json) -> None:
         self._insert(
@@ -378,18 +380,14 @@ class Derivation:
         )
 
 
-_MOST_KEPT = 1000
-_STEP_ROW = """
-    INSERT INTO steps (run, step, entry, loss, loss_bits, norm, norm_bits, learning_rate, learning_rate_bits, tokens,
-        seconds, time, weights) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-_LOG_ROW = "INSERT INTO log (entry, kind, signer, run, seq) VALUES (?, ?, ?, ?, ?)"
+MOST_KEPT = 1000
+"""So many steps may wait for flush(), which whoever applies entries sees to."""
 
-
-@lru_cache(maxsize=256)
-def _insertion(table: str, columns: tuple[str, ...]) -> str:
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-
+_STEP = (
+    "run", "step", "entry", "loss", "loss_bits", "norm", "norm_bits", "learning_rate", "learning_rate_bits", "tokens",
+    "seconds", "time", "weights",
+)  # fmt: skip
+_LOG = ("entry", "kind", "signer", "run", "seq")
 
 _Rows = Callable[[Derivation, int, str, Json], None]
 
@@ -454,6 +452,8 @@ def derive(connection: sqlite3.Connection, entries: Iterable[tuple[int, Sealed]]
     number = 0
     for index, entry in entries:
         derivation.apply(index, entry)
+        if derivation.waiting >= MOST_KEPT:
+            derivation.flush()
         number += 1
     derivation.flush()
     return number

@@ -11,6 +11,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .errors import JsonError
@@ -23,6 +24,28 @@ MAX_DEPTH = 32
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False
 )
+
+
+def _prepared(encoder: json.JSONEncoder) -> Callable[[Any], str]:
+    """What `encoder.encode` does, with the C encoder made once and not at each call: it costs a seventh of an entry's."""
+    make = json.encoder.c_make_encoder
+    if make is None:  # another Python than CPython
+        return encoder.encode
+    write = make(
+        None,
+        encoder.default,
+        json.encoder.encode_basestring,
+        None,
+        encoder.key_separator,
+        encoder.item_separator,
+        encoder.sort_keys,
+        encoder.skipkeys,
+        encoder.allow_nan,
+    )
+    return lambda value: "".join(write(value, 0))
+
+
+_TEXT = _prepared(_ENCODER)
 
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -51,7 +74,7 @@ def check(value: Any, path: str = "$", depth: int = MAX_DEPTH) -> None:
 def write(value: Any) -> bytes:
     """encode() of a value that is known to be in the domain, having been checked against a schema (_fields.py)."""
     try:
-        return _ENCODER.encode(value).encode("utf-8")
+        return _TEXT(value).encode("utf-8")
     except UnicodeEncodeError:
         raise JsonError("a string holds a lone surrogate, which UTF-8 cannot carry") from None
 

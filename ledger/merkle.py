@@ -237,7 +237,8 @@ class Frontier:
         """Add one leaf hash; return the perfect subtrees it completes, the leaf itself (level 0) first."""
         if self.size >= MAX_SIZE:
             raise ProofError(f"a tree holds at most {MAX_SIZE} leaves")
-        _check_hashes((leaf,))
+        if len(leaf) != HASH_SIZE:
+            _check_hashes((leaf,))
         level, index, current = 0, self.size, leaf
         made: list[Node] = [(0, index, current)]
         while index & 1:

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import derived, derived_schema, log_keys, log_memory, merkle, nodes, schema, sealed
 from .admission import Admission
+from .append_rows import AppendRows
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
 from .errors import BitwitnessError
@@ -341,13 +342,13 @@ class Ledger:
         tree = merkle.Frontier(tree.size, tree.hashes)
         first = tree.size
         with self._transaction():
-            complete: list[tuple[int, int, int, bytes]] = []
+            rows = AppendRows(self._connection, self._derivation)
             for item in entries:
                 entry = item if isinstance(item, Sealed) else sealed.read(item)
-                self._admission.admit(tree.size, entry)
-                complete += self._insert(tree, entry)
-            self._connection.executemany("INSERT INTO nodes (pos, level, idx, hash) VALUES (?, ?, ?, ?)", complete)
-            self._derivation.flush()
+                index = tree.size
+                self._admission.admit(index, entry)
+                rows.add(index, entry, tree.append(entry.leaf_hash)[1:])
+            rows.flush()
         self._tree = tree
         self._admission.keep()
         return range(first, tree.size)
@@ -432,17 +433,6 @@ class Ledger:
                 return derived.derive(ledger._connection, ledger._sealed())
 
     # Inside -----------------------------------------------------------------------------------------------
-
-    def _insert(self, tree: merkle.Frontier, entry: Sealed) -> list[tuple[int, int, int, bytes]]:
-        """Write an entry and what is derived of it; return the rows of the inner nodes that it completes."""
-        index, envelope = tree.size, entry.envelope
-        self._connection.execute(
-            "INSERT INTO entries (idx, payload, signature, leaf_hash) VALUES (?, ?, ?, ?)",
-            (index, envelope.payload.decode("utf-8"), envelope.signature, entry.leaf_hash),
-        )
-        self._derivation.apply(index, entry)
-        made = tree.append(entry.leaf_hash)[1:]
-        return [(nodes.position(level, number), level, number, digest) for level, number, digest in made]
 
     def _start_writing(self) -> None:
         """Load the right edge of the tree, and refuse to build on an end that does not hold together."""
