@@ -103,6 +103,9 @@ class Anchor(Strict):
     proof: Proof
 
 
+Anchors = Annotated[list[Anchor], Field(min_length=1, max_length=64)]
+
+
 class StatusProof(Strict):
     """What the newest `status` entry says of the run, opened.
 
@@ -123,8 +126,7 @@ class Provenance(Strict):
     ``status`` stands with a `status` entry, and only there.
     """
 
-    anchors: Annotated[list[Anchor], Field(min_length=1, max_length=64)] | None = None
-
+    anchors: Anchors | None = None
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
     entries: Annotated[list[LoggedEntry], AfterValidator(ascending_entries)]
     format: Literal["bitwitness/provenance/1"]

@@ -20,7 +20,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.store import Ledger
 
-from . import bundle
+from . import bundle, log_line
 from .status import newest_status, prove_run
 
 # All but aliases: which name a release has now says nothing of what it is.
@@ -70,7 +70,7 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             if index < checkpoint.size
         ]
         history = _history(ledger, genesis, chain)
-        anchors = _anchors(ledger, chosen, checkpoint.size) | _handovers(ledger, checkpoint.size)
+        anchors = _anchors(ledger, chosen, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
         opened = None if status is None else prove_run(ledger, status, run, checkpoint.size)
     made = bundle.Provenance(
         anchors=[anchors[key] for key in sorted(anchors)] or None,
@@ -197,18 +197,4 @@ def _anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> dict[int, bund
         if best is not None and best[1].count("\n\N{EM DASH} ") > 1:
             proof = [node.hex() for node in ledger.consistency_proof(best[0], size)]
             found[best[0]] = bundle.Anchor(checkpoint=best[1], proof=proof)
-    return found
-
-
-def _handovers(ledger: Ledger, size: int) -> dict[int, bundle.Anchor]:
-    """The first checkpoint beyond each entry that replaced a log key, which both keys signed, unless it is the head."""
-    found: dict[int, bundle.Anchor] = {}
-    query = "SELECT entry FROM keys WHERE role = 'log' AND replaces IS NOT NULL AND entry < ?"
-    for (entry,) in ledger.connection.execute(query, (size,)).fetchall():
-        row = ledger.connection.execute(
-            "SELECT size, note FROM checkpoints WHERE size > ? AND size < ? ORDER BY id LIMIT 1", (entry, size)
-        ).fetchone()
-        if row is not None:
-            proof = [node.hex() for node in ledger.consistency_proof(row[0], size)]
-            found[row[0]] = bundle.Anchor(checkpoint=row[1], proof=proof)
     return found

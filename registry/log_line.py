@@ -9,6 +9,7 @@ alone moves no log, nor does a signature of the old key alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.checkpoint import Checkpoint, open_checkpoint
@@ -19,6 +20,9 @@ from bitwitness.ledger.note import Note, Verifier
 from bitwitness.ledger.verify import EnrolledKey, KeyRing, verify_entry
 
 from . import bundle
+
+if TYPE_CHECKING:
+    from bitwitness.ledger.store import Ledger
 
 
 def heirs(logged: Sequence[bundle.LoggedEntry], ring: KeyRing, pinned: Verifier) -> list[Verifier]:
@@ -102,3 +106,20 @@ def _handed(
             continue
         return True
     return False
+
+
+def handovers(ledger: Ledger, size: int) -> dict[int, bundle.Anchor]:
+    """The first checkpoint beyond each entry that replaced a log key, which both keys signed, unless it is the head.
+
+    By their size, proven to the checkpoint of `size` entries.
+    """
+    found: dict[int, bundle.Anchor] = {}
+    query = "SELECT entry FROM keys WHERE role = 'log' AND replaces IS NOT NULL AND entry < ?"
+    for (entry,) in ledger.connection.execute(query, (size,)).fetchall():
+        row = ledger.connection.execute(
+            "SELECT size, note FROM checkpoints WHERE size > ? AND size < ? ORDER BY id LIMIT 1", (entry, size)
+        ).fetchone()
+        if row is not None:
+            proof = [node.hex() for node in ledger.consistency_proof(row[0], size)]
+            found[row[0]] = bundle.Anchor(checkpoint=row[1], proof=proof)
+    return found

@@ -21,7 +21,8 @@ from bitwitness.ledger.note import Note, parse_note
 from bitwitness.ledger.schema_error import first_reason
 from bitwitness.ledger.verify import KeyRing
 
-from .bundle import Hash, LoggedEntry, Strict, ascending_entries
+from . import log_line
+from .bundle import Anchors, Hash, LoggedEntry, Strict, ascending_entries
 from .evidence import Entry, EvidenceRefused, authenticate, open_checkpoint, open_entries
 from .policy import Policy
 from .status import newest_status, run_records
@@ -52,15 +53,19 @@ class Records(Strict):
 
 
 class StatusFile(Strict):
-    """``entries`` are all `key` entries and one `status`, proven to ``checkpoint``; ``runs`` are its signed leaves."""
+    """``entries`` are all `key` entries and one `status`, proven to ``checkpoint``; ``runs`` are its signed leaves.
 
+    ``anchors`` are the checkpoints by which one log key handed over to the next; absent where none did.
+    """
+
+    anchors: Anchors | None = None
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
     entries: Annotated[list[LoggedEntry], AfterValidator(ascending_entries)]
     format: Literal["bitwitness/status/1"]
     runs: list[Records]
 
     def encode(self) -> bytes:
-        return jcs.encode(self.model_dump())
+        return jcs.encode(self.model_dump(exclude_none=True))
 
 
 @dataclass(frozen=True)
@@ -92,15 +97,23 @@ def make(ledger: Ledger, note: str) -> StatusFile:
             if number < size
         ]
         runs = [Records(records=held.to_json(), run=run) for run, held in run_records(ledger, index).items()]
-    return StatusFile(checkpoint=note, entries=entries, format="bitwitness/status/1", runs=runs)
+        anchors = log_line.handovers(ledger, size)
+    return StatusFile(
+        anchors=[anchors[key] for key in sorted(anchors)] or None,
+        checkpoint=note,
+        entries=entries,
+        format="bitwitness/status/1",
+        runs=runs,
+    )
 
 
 def open_status(data: bytes, policy: Policy) -> News:
     """Check the bytes of a status file against a policy's keys. Raises StatusFileError, EvidenceRefused."""
     read = _parse(data)
-    head, signed, _ = open_checkpoint(read.checkpoint, read.entries, (), policy)
+    anchors = read.anchors or ()
+    head, signed, _ = open_checkpoint(read.checkpoint, read.entries, anchors, policy)
     entries = open_entries(read.entries, head)
-    keys, _ = authenticate(entries, head, signed, policy, ())
+    keys, _ = authenticate(entries, head, signed, policy, anchors)
     statuses = [entry for entry in entries if entry.kind == "status"]
     strange = [entry for entry in entries if entry.kind not in ("key", "status")]
     if len(statuses) != 1 or strange:

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import keys, note
+from bitwitness.ledger.checkpoint import parse_checkpoint
 from bitwitness.ledger.key_entries import enrolment, revocation, rotation
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.witness import Witness
-from bitwitness.registry import bundle
+from bitwitness.registry import bundle, status_file
 from bitwitness.registry.checks import Check
 from bitwitness.registry.collect import collect
+from bitwitness.registry.evidence import EvidenceRefused
 from bitwitness.registry.policy import load_policy
+from bitwitness.registry.status import append_status
 from bitwitness.registry.verify import examine
 
 from .conftest import Registered
@@ -153,6 +156,44 @@ def test_the_log_key_is_replaced(registered: Registered, witness: Witness) -> No
         path.write_bytes(whole.model_copy(update={"anchors": None if forged is None else [forged]}).encode())
         assert registered.verdict()["checkpoint"].ok is False, case
     assert "no checkpoint beyond it that both signed" in registered.refused("checkpoint")
+
+
+def test_a_status_file_follows_the_log_key(registered: Registered) -> None:
+    """Whoever pins a log key that was replaced believes a status of its heir, by the checkpoint that both signed."""
+    root, old = registered.project.signer("root"), registered.project.signer("log")
+    new, newer = (keys.Signer.from_seed("log", bytes([seed]) * 32) for seed in (74, 75))
+    policy = load_policy(registered.policy)
+    with registered.project.open_ledger(writable=True) as ledger:
+        before = status_file.make(ledger, ledger.sign_checkpoint(old))
+        assert before.anchors is None and b"anchors" not in before.encode()
+        ledger.append([rotation(root, new.public, "log", old.keyid)])
+        ledger.sign_checkpoint(new, old)
+        ledger.append([rotation(root, newer.public, "log", new.keyid)])
+        both = status_file.make(ledger, ledger.sign_checkpoint(newer, new))
+        append_status(ledger, newer)
+        later = status_file.make(ledger, ledger.sign_checkpoint(newer))
+    for made, handovers in ((both, 1), (later, 2)):
+        assert len(made.anchors or ()) == handovers
+        assert status_file.open_status(made.encode(), policy).head.size == _size(made.checkpoint)
+    first, second = later.anchors or ()
+    registered.folder.parent.joinpath("status.json").write_bytes(later.encode())
+    shown = examine(registered.folder, policy, status=registered.folder.parent / "status.json").checks
+    assert {check.name: check.ok for check in shown}["newest-status"] is True
+    for case, forged in {
+        "no checkpoint by both": None,
+        "the second is missing": [first],
+        "the first is missing": [second],
+        "signed by the old key alone": [_one_line(first, 1), second],
+        "signed by the new key alone": [_one_line(first, 0), second],
+        "no part of the log": [first.model_copy(update={"proof": ["00" * 32, *first.proof[1:]]}), second],
+    }.items():
+        with pytest.raises(EvidenceRefused, match="no checkpoint beyond it that both signed"):
+            status_file.open_status(later.model_copy(update={"anchors": forged}).encode(), policy)
+            pytest.fail(case)
+
+
+def _size(note_: str) -> int:
+    return parse_checkpoint(note.parse_note(note_).text).size
 
 
 def test_a_log_key_that_the_root_enrols_beside_the_pinned_one_moves_nothing(registered: Registered) -> None:
