@@ -152,6 +152,7 @@ TIME = Type("UTC time, 2026-01-02T03:04:05Z", _check_time)
 
 def commitment(kind: str) -> Type:
     """{"type", "size", "root"} of one type."""
+
     def check(value: Any) -> None:
         if type(value) is not dict or value.keys() != {"type", "size", "root"}:
             raise Wrong('not {"type","size","root"}')

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+
 from bitwitness.ledger import derived_schema, envelope, many_rows, schema
 from bitwitness.ledger.derived import MOST_KEPT, Conflict
 from bitwitness.ledger.run_rules import RunRules
@@ -20,7 +21,11 @@ TABLES = ("entries", "nodes", *derived_schema.TABLE_NAMES)
 def _run(steps: int) -> list[bytes]:
     """A run's entries: steps, a state, a step more, its end."""
     kinds = [("step", small.step(number)) for number in range(1, steps + 1)]
-    kinds += [("state", {**small.end(steps), "bytes": 100}), ("step", small.step(steps + 1)), ("end", small.end(steps + 1))]
+    kinds += [
+        ("state", {**small.end(steps), "bytes": 100}),
+        ("step", small.step(steps + 1)),
+        ("end", small.end(steps + 1)),
+    ]
     return small.chain("demo", kinds)
 
 
@@ -51,7 +56,7 @@ def test_the_error_is_that_of_the_first_row_that_is_refused(refused: int) -> Non
         rows[refused] = (refused, "taken", "x")
         if refused < 72:
             rows[72] = (72, "b72", None)  # type: ignore[assignment]
-        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE constraint failed: t.b"):
+        with pytest.raises(sqlite3.IntegrityError, match=r"UNIQUE constraint failed: t\.b"):
             many_rows.insert(connection, "t", ("a", "b", "c"), rows)
         assert connection.execute("SELECT a FROM t WHERE a < 1000").fetchall() == [(n,) for n in range(refused)]
 
