@@ -46,6 +46,8 @@ _INTEGERS: Mapping[str, tuple[str, ...]] = {
 }
 """What each operand of integers may be."""
 _WIDEST_HEAD = 1 << 14
+MOST_CALLS = 1 << 13
+"""Calls of a step or an evaluation: some 200 layers. To plan their memory takes time by the square of their number."""
 
 _Size = tuple[int, int]
 """Elements: so many, for each window where the second number is 1."""
@@ -77,6 +79,8 @@ class _Rules:
 
     def check(self) -> None:
         sizes: dict[int, _Size] = {}
+        if len(self.nodes) > MOST_CALLS:
+            raise GraphError(f"its step has {len(self.nodes)} operator calls; at most {MOST_CALLS} are planned")
         # The gradient of one tells the targets to another.
         if [node.op for node in self.nodes if node.op.startswith("cross_entropy")] != [self.loss]:
             raise GraphError(f"its losses are not those of one {self.loss}")

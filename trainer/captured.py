@@ -8,7 +8,7 @@ and is copied where somebody does; a gradient is summed right in its place. Whic
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -146,11 +146,12 @@ def _products(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     """The parameters of every product x Wᵀ, in order, by a name for each use; `head` is what makes the logits."""
     logits = {node.slots[0].read for node in nodes if node.op.startswith("cross_entropy")}
     found: dict[str, tuple[str, ...]] = {}
+    uses: Counter[tuple[str, ...]] = Counter()
     for node in nodes:
         if (names := _matrix(node)) is not None:
-            use = sum(other == names for other in found.values())
-            name = "head" if node.slots[2].write in logits and "head" not in found else f"{names[0]}.{use}"
-            found[name] = names
+            head = node.slots[2].write in logits and "head" not in found
+            found["head" if head else f"{names[0]}.{uses[names]}"] = names
+            uses[names] += 1
     return found
 
 
@@ -176,6 +177,7 @@ class _Placing:
         self.products: Products = products(model.config, self.b, self.params, model.matrices)
         self.names = self._product_names()
         self.inputs: dict[tuple[object, tuple[str, ...]], str] = {}
+        self.partners = self._input_gradients()
         self.skipped: set[int] = set()
 
     def build(self) -> Program:
@@ -205,7 +207,8 @@ class _Placing:
     def _backward(self, at: int, node: Node) -> bool:
         """Emit the two products of a gradient as one; False where this call is not the first of such a pair."""
         dy, x, dw = node.slots
-        partner = next((i for i in range(at + 1, len(self.nodes)) if self._is_pair(node, self.nodes[i])), None)
+        partners = self.partners.get(dy.read, ())
+        partner = next((i for i in partners if i > at), None)
         if partner is None or not isinstance(dw.write, int) or dw.write not in self.targets:
             return False
         matrix = self.nodes[partner].slots[1].read
@@ -219,14 +222,14 @@ class _Placing:
         self.skipped.add(partner)
         return True
 
-    @staticmethod
-    def _is_pair(first: Node, other: Node) -> bool:
-        return (
-            other.op == "matmul_nn"
-            and other.slots[0].read == first.slots[0].read
-            and isinstance(other.slots[1].read, tuple)
-            and other.attributes["accumulate"] == 0
-        )
+    def _input_gradients(self) -> dict[object, list[int]]:
+        """The products dy·W, each the partner of a sum dyᵀ·x: which calls make them, by the value that dy is."""
+        found: dict[object, list[int]] = defaultdict(list)
+        for at, node in enumerate(self.nodes):
+            weighed = node.op == "matmul_nn" and isinstance(node.slots[1].read, tuple)
+            if weighed and node.attributes["accumulate"] == 0:
+                found[node.slots[0].read].append(at)
+        return found
 
     # -- calls -----------------------------------------------------------------------------------------------------
 

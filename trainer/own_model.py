@@ -98,7 +98,11 @@ def load(root: Path, config: RunConfig) -> OwnModel:
         )
     finally:
         sys.modules.pop(_NAME, None)
-    return OwnModel(CapturedModel(config, graph), jcs.encode(graph.to_json()), hashlib.sha256(source).hexdigest())
+    data = jcs.encode(graph.to_json())
+    if len(data) > MODEL_LIMIT:
+        raise ModelError(f"{model.file} is captured into {len(data)} bytes; auditors read at most {MODEL_LIMIT}")
+    # Read as auditors will read it, so that nobody trains what no audit takes.
+    return OwnModel(CapturedModel(config, Graph.from_json(jcs.parse(data))), data, hashlib.sha256(source).hexdigest())
 
 
 def require_same(own: OwnModel | None, recorded: Json | None, config: RunConfig) -> None:

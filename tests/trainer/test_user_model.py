@@ -14,7 +14,7 @@ import torch
 from bitwitness.kernels import nn
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
-from bitwitness.kernels.graph_rules import GraphError
+from bitwitness.kernels.graph_rules import MOST_CALLS, GraphError
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
@@ -264,7 +264,8 @@ def wide_window(graph: dict[str, Any]) -> None:
 
 def add_nothing(graph: dict[str, Any], op: str, *shapes: list[int | str], **attributes: Any) -> None:
     """A call whose results nobody reads, put last."""
-    values = [slot["write"] for call in graph["step"] for slot in call["operands"] if type(slot.get("write")) is int]
+    last = graph["step"][-1:] if graph["step"][-1]["op"] == "fill" else graph["step"]
+    values = [slot["write"] for call in last for slot in call["operands"] if type(slot.get("write")) is int]
     operands = [{"shape": shape, "write": max(values) + 1 + number} for number, shape in enumerate(shapes)]
     graph["step"].append({"attributes": attributes, "op": op, "operands": operands, "version": 1})
 
@@ -292,6 +293,11 @@ def idle_table(graph: dict[str, Any]) -> None:
     graph["tables"].append({"head_width": 8, "theta": "40c3880000000000"})
 
 
+def too_many_calls(graph: dict[str, Any]) -> None:
+    for _ in range(MOST_CALLS + 1 - len(graph["step"])):
+        add_nothing(graph, "fill", [1], value="3f800000")
+
+
 def fewer_logits(graph: dict[str, Any]) -> None:
     graph["vocabulary"] = 300
 
@@ -315,6 +321,7 @@ def other_z_loss(graph: dict[str, Any]) -> None:
         (another_operator, "no operator of a captured model"),
         (wide_table, "67108864 wide"),
         (idle_table, "no call turns by"),
+        (too_many_calls, "8193 operator calls"),
         (fewer_logits, "fewer logits"),
         (other_z_loss, "captured with z_loss = 1.0, not 0.0"),
     ],
