@@ -176,6 +176,11 @@ class Project:
         return self.paths["models"]
 
     @property
+    def inbox_dir(self) -> Path:
+        """Where audit entries wait that came while a run was being trained (inbox.py)."""
+        return self.root / "inbox"
+
+    @property
     def trust_path(self) -> Path:
         return self.root / "trust.toml"
 

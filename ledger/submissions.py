@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from . import sealed
+from . import inbox, sealed
 from .envelope import MAX_ENTRY
 from .errors import BitwitnessError, EntryError
 from .keys import PublicKey, Signer
 from .lock import LedgerLocked
 from .project import Project
 from .prove import prove
+from .regular_file import read_regular
 from .sealed import Sealed
 from .store import Ledger
 
@@ -61,16 +62,63 @@ def submit(project: Project, log: Signer, data: bytes, *, patience: float = _PAT
     """
     entry = read_submission(data)
     with project.open_ledger() as ledger:
-        found = ledger.find(entry.leaf_hash)
-        note = None if found is None else ledger.latest_checkpoint(at_least=found + 1)
-        if found is not None and note is not None:
-            return Receipt(found, entry.kind.name, prove(ledger, found, note).format(), new=False)
+        if (receipt := _receipt(ledger, entry)) is not None:
+            return receipt
         _check_sender(ledger, entry)
     with _writing(project, patience) as ledger:
         found = ledger.find(entry.leaf_hash)
         index = found if found is not None else ledger.append([data])[0]
         note = ledger.sign_checkpoint(log)
         return Receipt(index, entry.kind.name, prove(ledger, index, note).format(), new=found is None)
+
+
+def leave(project: Project, data: bytes) -> None:
+    """Let an entry wait in the inbox for the run that is writing the ledger. Raises as `submit` does, and InboxFull."""
+    entry = read_submission(data)
+    with project.open_ledger() as ledger:
+        _check_sender(ledger, entry)
+    inbox.put(project.inbox_dir, entry.leaf_hash, data)
+
+
+def receipt_for(project: Project, data: bytes) -> Receipt | None:
+    """The receipt of an entry that was left, None while it waits. Raises NotAccepted if it was refused meanwhile."""
+    entry = read_submission(data)
+    if (reason := inbox.refusal(project.inbox_dir, entry.leaf_hash)) is not None:
+        raise NotAccepted(reason)
+    with project.open_ledger() as ledger:
+        return _receipt(ledger, entry)
+
+
+def take_waiting(project: Project, ledger: Ledger, log: Signer) -> int:
+    """Append what waits in the inbox, and sign a checkpoint over it, so that its sender gets a proof; how many.
+
+    For whoever holds the ledger for long, between two appends of its own. What the log does not take is set aside
+    with the reason.
+    """
+    done = []
+    for path in inbox.waiting(project.inbox_dir):
+        try:
+            data = read_regular(path, MAX_ENTRY + 1)
+            entry = read_submission(data)
+            if ledger.find(entry.leaf_hash) is None:
+                _check_sender(ledger, entry)
+                ledger.append([data])
+            done.append(path)
+        except (BitwitnessError, OSError) as error:
+            inbox.refuse(path, str(error))
+    if done:
+        ledger.sign_checkpoint(log)
+        for path in done:
+            path.unlink(missing_ok=True)
+    return len(done)
+
+
+def _receipt(ledger: Ledger, entry: Sealed) -> Receipt | None:
+    found = ledger.find(entry.leaf_hash)
+    note = None if found is None else ledger.latest_checkpoint(at_least=found + 1)
+    if found is None or note is None:
+        return None
+    return Receipt(found, entry.kind.name, prove(ledger, found, note).format(), new=False)
 
 
 def _check_sender(ledger: Ledger, entry: Sealed) -> None:

@@ -29,7 +29,8 @@ from .history import LedgerNotVerified
 from .material import Material
 from .remote_material import RemoteMaterial
 
-_RETRIES, _WAIT = 6, 2.0
+_PATIENCE, _WAIT, _LONGEST_WAIT = 600.0, 1.0, 30.0
+"""Seconds for which a log that is being written is asked again, and between two times, at first and at last."""
 
 
 class NotSent(BitwitnessError):
@@ -120,14 +121,14 @@ class RemoteVenue:
 
     def _send(self, entry: bytes) -> int:
         """Post an entry; believe that it is in the log for its proof to a checkpoint of the pinned key alone."""
-        status, text = 0, ""
-        for attempt in range(_RETRIES):
-            if attempt:
-                time.sleep(_WAIT)
+        end, wait = time.monotonic() + _PATIENCE, _WAIT
+        while True:
             status, _kind, data = self._remote.send(ENTRIES, entry, "application/json", tlog_proof.MAX_PROOF + MAX_NOTE)
             text = data.decode("utf-8", "replace")
-            if status != 503:
+            if status != 503 or time.monotonic() + wait > end:
                 break
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
         if status not in (200, 201):
             told = " ".join(text.split())[:300]
             printable = "".join(char if char.isprintable() else "?" for char in told)

@@ -24,6 +24,7 @@ from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.submissions import take_waiting
 
 from . import own_model, records, start
 from .arithmetic import difference
@@ -274,6 +275,7 @@ def go_on(session: Session, state: State, writer: RunWriter, stop: Stop) -> RunR
             _evaluate(session, state, commitment, writer)
         if number % config.checkpoint_every == 0 and not last:
             session.ledger.sign_checkpoint(session.log)
+        take_waiting(session.project, session.ledger, session.log)
         _report(session, record, time.perf_counter() - began)
     if state.control.step == config.steps:
         commitment = commitment or state.commit()

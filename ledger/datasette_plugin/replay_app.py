@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..envelope import MAX_ENTRY
 from ..errors import BitwitnessError
+from ..inbox import InboxFull
 from ..keys import Signer
 from ..lock import LedgerLocked
 from ..project import CONFIG, Project
 from ..replay_files import ENTRIES, open_file, parse_address
 from ..store import Ledger
-from ..submissions import NotAccepted, TooManyIntents, submit
+from ..submissions import NotAccepted, Receipt, TooManyIntents, leave, receipt_for, submit
 
 _PIECE = 1 << 18
+_PATIENCE, _LOOK = 8.0, 0.1
+"""Seconds that a request waits for a run to take its entry in, and between two looks."""
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 
 Send = Callable[[Any], Awaitable[None]]
@@ -93,20 +97,34 @@ class ReplayApp:
         if log is None or project is None:
             raise _Answer(403, "this server takes no entries; hand them over as a file (`ledger audit --out`)")
         data = await _body(scope, receive)
-        async with self._one_writer:
-            try:
-                receipt = await asyncio.to_thread(submit, project, log, data)
-            except LedgerLocked:
-                raise _Answer(503, "the log is being written; try again later", {"retry-after": "10"}) from None
-            except TooManyIntents as error:
-                raise _Answer(429, str(error), {"retry-after": "3600"}) from None
-            except NotAccepted as error:
-                raise _Answer(403, str(error)) from None
-            except BitwitnessError as error:
-                raise _Answer(422, _public(error, project)) from None
+        try:
+            async with self._one_writer:
+                receipt = await asyncio.to_thread(_submit, project, log, data)
+            end = time.monotonic() + _PATIENCE
+            while receipt is None and time.monotonic() < end:
+                await asyncio.sleep(_LOOK)
+                receipt = await asyncio.to_thread(receipt_for, project, data)
+        except (TooManyIntents, InboxFull) as error:
+            raise _Answer(429, _public(error, project), {"retry-after": "3600"}) from None
+        except NotAccepted as error:
+            raise _Answer(403, _public(error, project)) from None
+        except BitwitnessError as error:
+            raise _Answer(422, _public(error, project)) from None
+        if receipt is None:
+            reason = "the entry waits for the run that writes the log, which takes it in after its step; ask again"
+            raise _Answer(503, reason, {"retry-after": "10"})
         body = receipt.proof.encode("utf-8")
         await _start(send, 201 if receipt.new else 200, "text/plain; charset=utf-8", len(body), {})
         await send({"type": "http.response.body", "body": body})
+
+
+def _submit(project: Project, log: Signer, data: bytes) -> Receipt | None:
+    """Append an entry; while somebody else writes the ledger, leave it for him and answer None."""
+    try:
+        return submit(project, log, data, patience=0.0)
+    except LedgerLocked:
+        leave(project, data)
+        return None
 
 
 def _public(error: BitwitnessError, project: Project) -> str:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bitwitness.ledger import jcs, keys, merkle, tlog_proof
+from bitwitness.ledger import inbox, jcs, keys, merkle, tlog_proof
+from bitwitness.ledger.datasette_plugin import replay_app
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.envelope import MAX_ENTRY
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.project import CONFIG, Project, config_text
 from bitwitness.ledger.replay_files import ENTRIES, DataAddress, StateAddress, parse_address
-from bitwitness.ledger.submissions import MAX_OPEN_INTENTS, TooManyIntents, submit
+from bitwitness.ledger.submissions import MAX_OPEN_INTENTS, TooManyIntents, leave, submit, take_waiting
 
 from . import small_ledger as small
 
@@ -237,6 +240,66 @@ def test_a_log_that_is_being_written_is_waited_for(project: Project, run: str) -
     with project.open_ledger(writable=True), pytest.raises(LedgerLocked):
         submit(project, project.signer("log"), intent(run), patience=0.2)
     assert submit(project, project.signer("log"), intent(run)).new
+
+
+def while_writing(project: Project, data: bytes) -> Any:
+    """The answer to an entry that is sent while somebody else writes the ledger, who looks into the inbox."""
+    with ThreadPoolExecutor(1) as pool, project.open_ledger(writable=True) as ledger:
+        answer = pool.submit(ask, project, "POST", "/" + ENTRIES, content=data)
+        while not answer.done():
+            take_waiting(project, ledger, project.signer("log"))
+            time.sleep(0.01)
+        return answer.result()
+
+
+def test_an_entry_is_taken_in_while_a_run_writes_the_log(project: Project, run: str) -> None:
+    answer = while_writing(project, intent(run))
+    assert answer.status_code == 200
+    tlog_proof.verify(tlog_proof.parse(answer.text), merkle.leaf_hash(intent(run)), [small.TRUST.log], small.ORIGIN)
+    assert list(project.inbox_dir.iterdir()) == []
+    # What its sender does not show is held to the same rules, and the reason reaches him.
+    answer = while_writing(project, intent("0" * 64, 1))
+    assert (answer.status_code, answer.text.count("\n")) == (403, 1) and "run" in answer.text
+    assert list(project.inbox_dir.iterdir()) == []
+
+
+def test_an_entry_waits_for_the_next_writer(project: Project, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_app, "_PATIENCE", 0.2)
+    with project.open_ledger(writable=True):
+        answer = ask(project, "POST", "/" + ENTRIES, content=intent(run))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    with project.open_ledger(writable=True) as ledger:
+        assert take_waiting(project, ledger, project.signer("log")) == 1
+        assert take_waiting(project, ledger, project.signer("log")) == 0
+    assert ask(project, "POST", "/" + ENTRIES, content=intent(run)).status_code == 200
+
+
+def test_what_lies_in_the_inbox_is_not_believed(project: Project, run: str) -> None:
+    """Whoever can put files there gets in no more than by sending."""
+    project.inbox_dir.mkdir()
+    forged = bytearray(intent(run))
+    forged[forged.index(b'"sig":"') + 10] ^= 1
+    with project.open_ledger() as ledger:
+        step = ledger.entry(ledger.size - 1)
+    for number, data in enumerate((bytes(forged), step, intent(run, signer=keys.generate("auditor")), b"{}", b"")):
+        (project.inbox_dir / f"{number:064x}").write_bytes(data)
+    (project.inbox_dir / f"{9:064x}").symlink_to(project.config)
+    (project.inbox_dir / "notes.txt").write_text("not an entry")
+    with project.open_ledger(writable=True) as ledger:
+        size = ledger.size
+        assert take_waiting(project, ledger, project.signer("log")) == 0
+        assert ledger.size == size
+    left = sorted(path.name for path in project.inbox_dir.iterdir())
+    assert left == [*(f"{number:064x}.refused" for number in (0, 1, 2, 3, 4, 9)), "notes.txt"]
+
+
+def test_an_inbox_is_bounded(project: Project, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MAX_WAITING", 2)
+    for number in range(2):
+        leave(project, intent(run, number))
+    leave(project, intent(run, 1))
+    with pytest.raises(inbox.InboxFull):
+        leave(project, intent(run, 2))
 
 
 def test_a_revoked_auditor_is_refused(project: Project, run: str) -> None:

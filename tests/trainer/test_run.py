@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from bitwitness.ledger.entries import statement
+from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.merkle import leaf_hash
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.submissions import leave
 from bitwitness.trainer.data import DatasetDamaged
 from bitwitness.trainer.history import LedgerNotVerified, open_run, open_verified_run
 from bitwitness.trainer.memory import NotEnoughMemory
@@ -240,6 +244,26 @@ def test_a_full_disk_in_the_middle_of_a_run_loses_nothing(tmp_path: Path) -> Non
 def _begun(project: Project) -> bool:
     with project.open_ledger() as ledger:
         return open_run(ledger, "r", missing_ok=True) is not None
+
+
+def test_a_run_takes_in_what_auditors_send_meanwhile(project: Project) -> None:
+    sent: list[bytes] = []
+
+    def send(progress: Progress) -> None:
+        if progress.step == 2:
+            with project.open_ledger() as ledger:
+                said = {"run": ledger.find_run("r"), "size": ledger.size, "time": "2026-01-02T03:04:05Z"}
+            said |= {"beacon": {"kind": "none"}, "first": 0, "last": 2, "samples": 0}
+            sent.append(seal(statement("audit-intent", None, {**said, "signer": auditor.keyid}), auditor))
+            leave(project, sent[0])
+
+    auditor = project.signer("auditor")
+    train(project, small_config(), threads=1, report=send)
+    assert kinds(project)[-1] == "end"
+    with project.open_ledger() as ledger:
+        index = ledger.find(leaf_hash(sent[0]))
+        step = ledger.connection.execute("SELECT entry FROM steps WHERE step = 4").fetchone()[0]
+    assert index is not None and index < step
 
 
 def test_thinned_moments_are_still_committed_where_a_replay_starts(project: Project) -> None:
