@@ -48,6 +48,16 @@ def imported_weights(predicate: Mapping[str, Any]) -> None:
         fail("predicate.init.weights", "not the weights that the run starts from")
 
 
+def parents_state(predicate: Mapping[str, Any]) -> None:
+    init = predicate["init"]
+    if init["kind"] != "parent":
+        return
+    if init["step"] != predicate["control"]["step"]:
+        fail("predicate.init.step", "not the step that the run goes on from")
+    if init["state"] != predicate["state"]:
+        fail("predicate.init.state", "not the state that the run starts from")
+
+
 def one_training_set(predicate: Mapping[str, Any]) -> None:
     if not any(item["role"] == "train" for item in predicate["datasets"]):
         fail("predicate.datasets", "none has the role 'train'")

@@ -73,13 +73,20 @@ class Contents:
         self._check_datasets(predicate["datasets"])
         if predicate["init"]["kind"] == "parent":
             try:
-                check_parent(predicate, self._of(predicate["init"]["run"]))
-            except RunRuleBroken:
-                raise
+                check_parent(predicate, self._stored(predicate["init"]))
             except FoundWrong as error:
                 raise EntryError(str(error), "predicate.init") from None
         self._touched.add(run)
         self._rules[run] = RunRules(essence("run", predicate))
+
+    def _stored(self, init: Predicate) -> tuple[str, int, str] | None:
+        """(run, step, state) of the `state` entry that the `init` of a run with a parent names."""
+        row = self._connection.execute(
+            "SELECT runs.hash, step, states.state FROM states JOIN runs ON runs.entry = states.run"
+            " JOIN entries ON idx = states.entry WHERE runs.hash = ? AND step = ? AND leaf_hash = ?",
+            (init["run"], init["step"], bytes.fromhex(init["entry"])),
+        ).fetchone()
+        return None if row is None else (str(row[0]), int(row[1]), str(row[2]))
 
     def _check_datasets(self, uses: Iterable[Predicate]) -> None:
         for use in uses:

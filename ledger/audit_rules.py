@@ -34,17 +34,18 @@ class AuditedRun:
 def contradiction(audit: Json, run: AuditedRun) -> str | None:
     """What an audit says that cannot be so; None if it holds together."""
     found = _spans(audit["units"])
+    first, last = found[0][0], found[-1][1]
     if audit["arithmetic"] != run.arithmetic:
         return "it computed with another operator table than the run"
     if audit["transcript"]["size"] == 0:
         return "its transcript is empty, so it replayed nothing"
     if any(right[0] <= left[1] for left, right in pairwise(found)):
         return "its units overlap"
-    if found[-1][1] > run.last:
-        return f"it names steps {found[0][0]} to {found[-1][1]}, of which the run has not all"
-    covered = length(covered_spans(audit))
+    if first < run.start or last > run.last:
+        return f"it names steps {first} to {last}, of which the run has not all"
+    covered = length(covered_spans(audit), run.start)
     # A replay that starts at an earlier stored state compares the steps before its unit, too.
-    if not covered <= audit["steps"] <= found[-1][1]:
+    if not covered <= audit["steps"] <= last - run.start:
         return f"it claims {audit['steps']} compared steps, its units have {covered}"
     return None
 
@@ -54,11 +55,11 @@ def omission(audit: Json, intent: Json, run: AuditedRun) -> str | None:
     units, found = audit["units"], _spans(audit["units"])
     if found[0][0] < intent["first"] or found[-1][1] > intent["last"]:
         return f"it names steps {found[0][0]} to {found[-1][1]}, of which the run and its intent have not all"
-    if not any((unit["first"], unit["last"], unit["cause"]) == (0, 0, "init") for unit in units):
+    if not any((unit["first"], unit["last"], unit["cause"]) == (run.start, run.start, "init") for unit in units):
         return "it did not compare the initial state, as every audit does"
     if found[-1][1] != intent["last"]:
         return f"it did not replay step {intent['last']}, the last that it announced, as every audit does"
-    covered = length(covered_spans(audit))
+    covered = length(covered_spans(audit), run.start)
     drawn = sum(unit["cause"] == "sample" for unit in units)
     if drawn > intent["samples"] or (drawn < intent["samples"] and covered < intent["last"] - run.start):
         return f"it announced a sample of {intent['samples']} units and replayed {drawn}"
@@ -112,9 +113,9 @@ def _spans(units: Iterable[Json]) -> list[tuple[int, int]]:
     return sorted((unit["first"], unit["last"]) for unit in units)
 
 
-def length(covered: Iterable[tuple[int, int]]) -> int:
-    """How many steps from 1 on lie in at least one span; the numbers are as large as a signer likes."""
-    total, reached = 0, 0
+def length(covered: Iterable[tuple[int, int]], start: int = 0) -> int:
+    """How many steps after `start` lie in at least one span; the numbers are as large as a signer likes."""
+    total, reached = 0, start
     for low, high in sorted(covered):
         low = max(low, reached + 1)
         if low <= high:

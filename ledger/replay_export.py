@@ -65,8 +65,11 @@ def export_run(project: Project, ledger: Ledger, name: str, folder: Path) -> Rep
         else:
             done.states.append(step)
             done.bytes += sum(size for size in copied if size is not None)
-    # A run that begins with imported weights keeps them as state 0, whose moments are 0.
-    done.bytes += _copy(project, ledger, StateAddress(run, 0, WEIGHTS_FILE), folder) or 0
+    # A run that begins with imported weights keeps them as state 0, whose moments are 0; one that goes on from another
+    # run keeps the whole state that it goes on from.
+    (first,) = ledger.connection.execute("SELECT coalesce(parent_step, 0) FROM runs WHERE hash = ?", (run,)).fetchone()
+    for file in (WEIGHTS_FILE, OPTIMIZER_FILE):
+        done.bytes += _copy(project, ledger, StateAddress(run, first, file), folder) or 0
     done.bytes += _copy(project, ledger, ModelAddress(run), folder) or 0
     used = ledger.connection.execute(
         "SELECT DISTINCT datasets.name, datasets.root FROM run_datasets JOIN datasets ON datasets.entry = dataset"

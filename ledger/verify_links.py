@@ -52,6 +52,7 @@ class Links:
         self._datasets: dict[str, Any] = {}
         self._intents: dict[str, _Intent] = {}
         self._releases: dict[str, Mapping[str, Any]] = {}
+        self._stored: dict[str, tuple[str, int, str]] = {}
 
     def follow(self, index: int, leaf_hash: bytes, facts: Facts) -> None:
         own = leaf_hash.hex()
@@ -86,7 +87,7 @@ class Links:
             yield from self._used(said["datasets"])
             if said["init"]["kind"] == "parent":
                 try:
-                    check_parent(said, self._runs[said["init"]["run"]].rules)
+                    check_parent(said, self._stored.get(said["init"]["entry"]))
                 except FoundWrong as error:
                     yield str(error)
         elif facts.kind == "eval":
@@ -163,6 +164,8 @@ class Links:
             wrong("another key than the run's trainer signed it")
         try:
             run.rules.follow(index, facts.kind, facts.said)
+            if facts.kind == "state":  # of a branch or one that its run contradicts, no other run goes on
+                self._stored[leaf_hash.hex()] = (str(facts.run), facts.said["step"], facts.said["state"])
         except RunRuleBroken as broken:
             wrong(broken.reason)
         run.prev = leaf_hash.hex()

@@ -132,7 +132,7 @@ def _facts(envelope: Envelope, kind: Kind) -> Facts:
     if kind.name == "run":
         refers += [("dataset", used["entry"]) for used in p["datasets"]]
         if p["init"]["kind"] == "parent":
-            refers.append(("run", p["init"]["run"]))
+            refers += [("run", p["init"]["run"]), ("state", p["init"]["entry"])]
     elif kind.name == "eval":
         refers.append(("dataset", p["dataset"]["entry"]))
     elif kind.name == "audit":

@@ -75,8 +75,10 @@ def _required(lineage: Lineage, rules: Rules, judged: _Judged) -> Check:
             found = next(unit["found"] for unit in audit.predicate["units"] if unit["outcome"] == "mismatch")
             detail = f"{_who(audit)} found that step {found['step']} does not replay ({audit})"
             return Check("audit", False, detail, "POLICY")
+    start = lineage.genesis.predicate["control"]["step"]
     counted = [
-        f"{_who(audit)} replayed {length(covered_spans(audit.predicate))} steps: match" for audit in judged.counted
+        f"{_who(audit)} replayed {length(covered_spans(audit.predicate), start)} steps: match"
+        for audit in judged.counted
     ]
     said = "; ".join([*counted, *judged.refused]) or "no audit in the bundle"
     if not rules.require_audit:
@@ -142,8 +144,7 @@ def _inconsistency(lineage: Lineage, predicate: Json, intent: Json) -> str | Non
 
 def _last_step(lineage: Lineage) -> int:
     """No step of the run is beyond this one."""
-    genesis = lineage.genesis.predicate
-    planned: int = genesis["control"]["step"] + genesis["steps"]
+    planned: int = lineage.genesis.predicate["steps"]
     return planned if lineage.end is None else min(planned, lineage.end.predicate["step"])
 
 

@@ -220,7 +220,7 @@ def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) 
     history = open_verified_run(project, ledger, name)
     if step is None:
         step = history.last_step
-    if step != 0 and step not in history.steps:
+    if step != history.first and step not in history.steps:
         raise StateMissing(f"run {history.name} has no step {step}; its last is {history.last_step}")
     state = history.state(step)
     path = state_folder(project.runs_dir / history.name, step) / WEIGHTS_FILE

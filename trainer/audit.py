@@ -29,13 +29,13 @@ from .audit_work import AuditWork
 from .beacons import NONE, choose, obtain
 from .coverage import open_coverage
 from .examiner import Examiner
-from .history import Entry, LedgerNotVerified, RunHistory, always_audited, open_verified_run, verified_leaves
+from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .machine import machine_fault, unproven
 from .outcome import UnitResult
 from .part_audit import require_part
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
-from .sample import Unit, select, units
+from .sample import Unit
 from .screen import Screened
 from .transcript import Transcript
 from .venue import LocalVenue, Venue
@@ -62,15 +62,22 @@ class AuditReport:
     """The entries of this auditor's earlier intents for the run that have no audit: they count as failed."""
     screened: Screened = field(default_factory=Screened)
     """What the screen between stored states, which needs no data, could compare."""
+    first: int = 0
+    """The step that the run begins after; what is before it are steps of another run."""
+
+    @property
+    def steps(self) -> int:
+        """The number of the run's own steps."""
+        return self.total - self.first
 
     @property
     def one_step(self) -> float:
         """The probability with which one tampered step would have been among those compared: k/T."""
-        return len(self.compared) / self.total if self.total else 1.0
+        return len(self.compared) / self.steps if self.steps else 1.0
 
     def fraction(self, tampered: float) -> float:
         """The probability that a tampered fraction f of the steps would have been met: 1 − (1 − f)^k."""
-        return caught(tampered, len(self.compared), self.total)
+        return caught(tampered, len(self.compared), self.steps)
 
 
 def audit(
@@ -119,11 +126,10 @@ def audit(
         if uncovered:
             steps = _next(venue.project, ledger, name, auditor.keyid)
         if intent is None:
-            first, last = steps or (0, history.last_step)
-            if not 0 <= first <= last <= history.last_step:
-                raise BitwitnessError(
-                    f"steps {first}:{last} are not in run {name}, which has steps 0 to {history.last_step}"
-                )
+            first, last = steps or (history.first, history.last_step)
+            if not history.first <= first <= last <= history.last_step:
+                has = f"which has steps {history.first} to {history.last_step}"
+                raise BitwitnessError(f"steps {first}:{last} are not in run {name}, {has}{_elsewhere(history)}")
             named = NONE if beacon is None else choose(beacon, trust, round(time.time()))
             work, announced = _announce(venue, ledger, history, (first, last), samples, named, drawn=steps is None)
         else:
@@ -144,7 +150,9 @@ def audit(
         screened = examiner.screen() if screen else Screened(0, len(history.states), ())
         broken = machine_fault(threads)
         if part is not None:
-            chosen = [Unit(step, step, "chosen") for step in range(max(1, said["first"]), said["last"] + 1)]
+            chosen = [
+                Unit(step, step, "chosen") for step in range(max(history.first + 1, said["first"]), said["last"] + 1)
+            ]
         if broken:
             replayed = []
         elif part is not None:
@@ -157,7 +165,7 @@ def audit(
             results = replayed
         else:
             results = with_faults(history, replayed, examiner.faults)
-        compared = tuple(sorted({step for item in results for step in item.compared if step > 0}))
+        compared = tuple(sorted({step for item in results for step in item.compared if step > history.first}))
         result = _overall(results)
         transcript = examiner.transcript.commit()
         predicate: Json = {
@@ -193,7 +201,14 @@ def audit(
         resumed=work.resumed,
         open_intents=tuple(unfinished),
         screened=screened,
+        first=history.first,
     )
+
+
+def _elsewhere(history: RunHistory) -> str:
+    if history.parent is None:
+        return ""
+    return f"; those up to {history.first} are steps of run {history.parent.name}"
 
 
 def _next(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
@@ -231,7 +246,7 @@ def _announce(
     An audit like this one that was stopped before is gone on with: its intent, once made, is never drawn anew.
     """
     asked: Json = {"beacon": beacon, "run": history.run, "samples": samples}
-    asked |= {"first": 0} if drawn else {"first": span[0], "last": span[1]}
+    asked |= {"first": history.first} if drawn else {"first": span[0], "last": span[1]}
     for work in AuditWork.unfinished(venue.work, venue.auditor):
         said = work.predicate
         if any(said.get(name) != value for name, value in asked.items()):
@@ -269,7 +284,7 @@ def _reopen(history: RunHistory, auditor: str, index: int) -> Entry:
     if index not in history.open_intents(auditor):
         raise BitwitnessError(f"entry {index} is no open audit-intent of this auditor for run {history.name}")
     found = next(entry for entry in history.about if entry.index == index)
-    if found.predicate["first"] > 0:
+    if found.predicate["first"] > history.first:
         raise BitwitnessError(f"intent {index} announced steps chosen by hand; announce them anew with --steps")
     return found
 
@@ -279,10 +294,10 @@ def _choose(
 ) -> list[Unit]:
     """The units of an audit of the steps up to `last_step`, which was the run's last one when it was announced."""
     if steps is not None:
-        every = units(history.states, history.last_step)
-        first, last = steps
-        return [Unit(a, b, "chosen") for a, b in ([(0, 0)] if first == 0 else []) + every if b >= first and a <= last]
-    return select(units(history.states, last_step), always_audited(history, last_step), seed, samples)
+        start, (first, last) = history.first, steps
+        every = ([(start, start)] if first == start else []) + history.units()
+        return [Unit(a, b, "chosen") for a, b in every if b >= first and a <= last]
+    return history.select(last_step, seed, samples)
 
 
 def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fault]) -> list[UnitResult]:
@@ -291,7 +306,7 @@ def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fau
     What a replay found stands: it says more than the record's own contradiction.
     """
     by_unit = {(item.unit.first, item.unit.last): item for item in results}
-    every = [(0, 0), *units(history.states, history.last_step)]
+    every = [(history.first, history.first), *history.units()]
     for first, last in every:
         wrong = [fault for fault in faults if first <= fault.step <= last]
         item = by_unit.get((first, last)) or UnitResult(Unit(first, last, "chosen"), "inconclusive")

@@ -246,7 +246,7 @@ def _audit_json(report: AuditReport) -> dict[str, Any]:
             if unit.found is not None
         },
         "compared": len(report.compared),
-        "total": report.total,
+        "total": report.steps,
         "caught": {"one_step": report.one_step, "fraction_0.01": report.fraction(0.01)},
         "transcript": report.transcript.to_json(),
         "open_intents": list(report.open_intents),
@@ -266,7 +266,7 @@ def _explained(unit: UnitResult) -> dict[str, Any]:
 
 def _audit_lines(report: AuditReport) -> Iterator[str]:
     for item in report.units:
-        where = "initial state" if item.unit.last == 0 else f"steps {item.unit.first}-{item.unit.last}"
+        where = "initial state" if item.unit.last == report.first else f"steps {item.unit.first}-{item.unit.last}"
         if item.part is not None:
             where = f"step {item.unit.first}, {item.part}"
         reason = "" if item.reason is None else f": {item.reason}"
@@ -277,14 +277,14 @@ def _audit_lines(report: AuditReport) -> Iterator[str]:
             yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
         if item.value is not None:
             yield from item.value.lines()
-        if item.differences and item.found is not None and item.found["step"]:
+        if item.differences and item.found is not None and item.found["step"] > report.first:
             yield from _next_step(report.name, item.found["step"], item.value is not None)
     screened = report.screened
     if screened.compared:
         wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
         yield f"screen: {screened.compared} of {screened.total} intervals between stored states{wrong}"
     yield (
-        f"{report.result}: {len(report.compared)} of {report.total} steps of {report.name} compared bit for bit "
+        f"{report.result}: {len(report.compared)} of {report.steps} steps of {report.name} compared bit for bit "
         f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")
     )
     yield (

@@ -53,20 +53,22 @@ def coverage(
 
 def _lines(found: Coverage) -> Iterator[str]:
     yield (
-        f"run {found.name}: {found.last_step} steps in {len(found.intervals)} intervals, "
+        f"run {found.name}: {found.steps} steps in {len(found.intervals)} intervals, "
         f"{len(found.counted)} audits that count"
     )
-    if found.last_step:
-        yield f"1 {bar(found)} {found.last_step}"
+    if found.parent is not None:
+        yield f"steps 1 to {found.first} are steps of run {found.parent}; ledger coverage {found.parent}"
+    if found.steps:
+        yield f"{found.first + 1} {bar(found)} {found.last_step}"
         yield "  ░ 0, ▒ 1, ▓ 2, █ 3 or more auditors (each cell: its least covered step)"
     for number, steps in found.histogram().items():
-        share = 100 * steps / found.last_step if found.last_step else 0.0
+        share = 100 * steps / found.steps if found.steps else 0.0
         yield f"{number} {'auditor ' if number == 1 else 'auditors'} {steps:>9} steps {share:5.1f}%"
     for entry in found.mismatches:
         yield f"entry {entry} found a mismatch; `ledger show {entry}`"
     for entry, reason in found.refused:
         yield f"entry {entry} does not count: {reason}"
-    if found.last_step:
+    if found.steps:
         for f in FRACTIONS:
             yield (
                 f"{f:.1%} tampered steps would have been met with probability {found.caught(f):.2f} scattered, "
@@ -76,8 +78,8 @@ def _lines(found: Coverage) -> Iterator[str]:
 
 def bar(found: Coverage) -> str:
     """One character for each step, or for as many as make 60 cells; the shade says by how many it is covered."""
-    cells = min(_CELLS, found.last_step)
-    edges = [1 + number * found.last_step // cells for number in range(cells + 1)]
+    cells = min(_CELLS, found.steps)
+    edges = [found.first + 1 + number * found.steps // cells for number in range(cells + 1)]
     least = [found.least(low, high - 1) for low, high in pairwise(edges)]
     return "".join(_SHADES[min(number, len(_SHADES) - 1)] for number in least)
 

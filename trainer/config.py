@@ -29,7 +29,9 @@ _SIZE_LIMIT = 1 << 20
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Module = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,190}\.py:[A-Za-z_][A-Za-z0-9_]{0,99}$")]
-Start = Annotated[str, Field(pattern=r"^import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Start = Annotated[
+    str, Field(pattern=r"^(import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|[A-Za-z0-9._-]{1,64}@[1-9][0-9]{0,9})$")
+]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[int, Field(ge=1, le=2**16)]
 Side = Annotated[int, Field(ge=1, le=2**20)]
@@ -161,10 +163,13 @@ class Run(Section):
     """Length, seed, and what is recorded how often."""
 
     name: Name = Field(description="a label, unique in the ledger")
-    steps: Count = Field(description="updates in all")
+    steps: Count = Field(description="updates in all, with those before the step that `from` names")
     seed: Natural = Field(default=0, description="of initial weights and window order")
     start: Start | None = Field(
-        default=None, alias="from", description="`import:NAME` begins with imported weights instead of the seed's"
+        default=None,
+        alias="from",
+        description="`import:NAME` begins with imported weights instead of the seed's, `NAME@N` goes on from the state"
+        " after step N of another run",
     )
     precision: Literal["fp32", "bfp"] = Field(default="fp32", description="of the matrix products")
     storage: Literal["F32"] = Field(default="F32", description="of weights and moments")
@@ -189,13 +194,23 @@ class RunConfig(Section):
     schedule: Schedule = Schedule()
     loss: Loss = Loss()
 
+    @property
+    def parent(self) -> tuple[str, int] | None:
+        """(name, step) of the run that this one goes on from, if it does."""
+        name, at, step = (self.run.start or "").partition("@")
+        return (name, int(step)) if at else None
+
     @model_validator(mode="after")
     def consistent(self) -> Self:
         if self.schedule.warmup > self.run.steps:
             raise ValueError(f"schedule.warmup = {self.schedule.warmup} exceeds run.steps = {self.run.steps}")
         if self.schedule.kind == "wsd" and self.schedule.warmup + self.schedule.decay > self.run.steps:
             raise ValueError("schedule.warmup + schedule.decay exceeds run.steps")
-        if self.run.start is not None and isinstance(self.model, UserModel):
+        if self.parent is not None and self.run.steps <= self.parent[1]:
+            raise ValueError(
+                f"run.steps = {self.run.steps} counts the {self.parent[1]} steps before run.from, too; make it more"
+            )
+        if self.run.start is not None and self.parent is None and isinstance(self.model, UserModel):
             raise ValueError("run.from imports weights of the built-in model; a module begins from its seed")
         return self
 
@@ -217,7 +232,9 @@ class RunConfig(Section):
         return {section: _to_ledger(fields) for section, fields in dumped.items()}
 
 
-def load_config(path: Path, *, name: str | None = None, model_of: Callable[[str], Model] | None = None) -> RunConfig:
+def load_config(
+    path: Path, *, name: str | None = None, model_of: Callable[[str], Model | UserModel] | None = None
+) -> RunConfig:
     """Read `run.toml`. `[model]` may name a preset and override its fields. Raises ConfigError.
 
     `model_of` gives the model of what `run.from` names, for a file that leaves [model] out.

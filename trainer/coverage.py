@@ -21,9 +21,8 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify import KeyRing
 
-from .history import Entry, RunHistory, always_audited, open_verified_run, verified_keys, verified_leaves
+from .history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
 from .part_audit import part_names
-from .sample import select, units
 from .share import ranking
 
 FRACTIONS = (0.001, 0.01, 0.1)
@@ -53,7 +52,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Who covered what of one run. `segments` cut steps 1 … `last_step` where the auditors change."""
+    """Who covered what of one run. `segments` cut its own steps, up to `last_step`, where the auditors change."""
 
     run: str
     name: str
@@ -69,6 +68,15 @@ class Coverage:
     """The entries of those that do not, each with the reason."""
     mismatches: tuple[int, ...]
     """The entries of audits that found a mismatch, whoever made them."""
+    first: int = 0
+    """The step that the run begins after."""
+    parent: str | None = None
+    """The run that the steps before belong to."""
+
+    @property
+    def steps(self) -> int:
+        """The number of the run's own steps."""
+        return self.last_step - self.first
 
     def histogram(self) -> dict[int, int]:
         """How many steps are covered by 0, 1, 2, … distinct auditors; every number up to the highest has a key."""
@@ -80,11 +88,11 @@ class Coverage:
     @property
     def covered(self) -> int:
         """The number of steps that at least one auditor covered."""
-        return self.last_step - self.histogram().get(0, 0)
+        return self.steps - self.histogram().get(0, 0)
 
     def caught(self, tampered: float) -> float:
         """The probability that a tampered fraction of the steps would have been met, had they lain scattered."""
-        return caught(tampered, self.covered, self.last_step)
+        return caught(tampered, self.covered, self.steps)
 
     def caught_together(self, tampered: float) -> float:
         """The same for the tamperer's best case: tampered steps that fill as few intervals as can hold them.
@@ -92,7 +100,7 @@ class Coverage:
         1 − C(U − u, m) / C(U, m) for u of U intervals wholly covered and m of them tampered with.
         """
         lengths = sorted((last - first + 1 for first, last in self.intervals), reverse=True)
-        wanted, filled, number = math.ceil(tampered * self.last_step), 0, 0
+        wanted, filled, number = math.ceil(tampered * self.steps), 0, 0
         while filled < wanted and number < len(lengths):
             filled, number = filled + lengths[number], number + 1
         whole = sum(self.least(first, last) > 0 for first, last in self.intervals)
@@ -120,7 +128,8 @@ class Coverage:
         return {
             "run": self.run,
             "name": self.name,
-            "steps": self.last_step,
+            "steps": self.steps,
+            **({} if self.parent is None else {"parent": {"run": self.parent, "step": self.first}}),
             "covered": {str(number): steps for number, steps in self.histogram().items()},
             "segments": [{"first": s.first, "last": s.last, "auditors": list(s.auditors)} for s in self.segments],
             "auditors": list(self.auditors),
@@ -183,11 +192,13 @@ def measure(
         name=history.name,
         last_step=history.last_step,
         segments=tuple(_segments(counted, history)),
-        intervals=tuple(units(history.states, history.last_step)),
+        intervals=tuple(history.units()),
         auditors=tuple(sorted(key.keyid for key in ring if key.role == "auditor" and key.until is None)),
         counted=tuple(audit.index for audit in counted),
         refused=tuple(refused),
         mismatches=tuple(audit.index for audit in audits if audit.predicate["result"] == "mismatch"),
+        first=history.first,
+        parent=None if history.parent is None else history.parent.name,
     )
 
 
@@ -207,9 +218,7 @@ def _not_drawn(history: RunHistory, audit: Mapping[str, Any], intent: Mapping[st
     seen, last = history.as_of(intent["size"]), intent["last"]
     drawn = {
         (unit.first, unit.last, unit.cause)
-        for unit in select(
-            units(seen.states, last), always_audited(seen, last), bytes.fromhex(audit["seed"]), intent["samples"]
-        )
+        for unit in seen.select(last, bytes.fromhex(audit["seed"]), intent["samples"])
     }
     strange = next((unit for unit in said if unit not in drawn), None)
     return None if strange is None else f"steps {strange[0]} to {strange[1]} are not among what its seed draws"
@@ -229,14 +238,14 @@ def _by_parts(audits: Sequence[Entry], history: RunHistory) -> list[tuple[int, i
 
 def _segments(audits: Sequence[Entry], history: RunHistory) -> list[Segment]:
     """Cut the steps at every end of a covered span, and join neighbours with the same auditors."""
-    last_step = history.last_step
+    begin, last_step = history.first + 1, history.last_step
     spans = [
-        (max(first, 1), last, audit.predicate["signer"])
+        (max(first, begin), last, audit.predicate["signer"])
         for audit in audits
         for first, last in covered_spans(audit.predicate)
-        if last >= 1
+        if last >= begin
     ] + _by_parts(audits, history)
-    cuts = sorted({1, *(first for first, _, _ in spans), *(last + 1 for _, last, _ in spans), last_step + 1})
+    cuts = sorted({begin, *(first for first, _, _ in spans), *(last + 1 for _, last, _ in spans), last_step + 1})
     found: list[Segment] = []
     for first, end in pairwise(cuts):
         auditors = tuple(sorted({who for low, high, who in spans if low <= first and end - 1 <= high}))

@@ -28,7 +28,7 @@ from .mismatch import first_value
 from .outcome import UnitResult
 from .part_audit import PartExaminer
 from .parts import PartsUnavailable
-from .record_check import Fault, unusual_start
+from .record_check import Fault
 from .replay import compare, nearest_state, replay, stored_state
 from .sample import Unit
 from .screen import Screened, screen
@@ -90,8 +90,6 @@ class Examiner:
 
     def _prepare(self, threads: int, windows_at_once: int) -> _Problem | None:
         """Plan the programs and compare what fixes the arithmetic; or say why no replay can begin."""
-        if (start := unusual_start(self.history)) is not None:
-            return _Problem("inconclusive", start)
         config = self.history.config
         captured = own_model.captured(self.material.model(self.history), self.history)
         require_memory(config, windows_at_once, captured)
@@ -99,10 +97,13 @@ class Examiner:
             return _Problem("inconclusive", changed)
         self.workspace = workspace = Workspace(config, threads, windows_at_once, taps=True, captured=captured)
         if records.rope_digest(workspace.programs.tables) != self.history.genesis["constants"].get("rope"):
-            digest = self.history.state(0).digest
-            self.faults.append(Fault(0, "rope", "the rotary tables differ", digest, digest))
+            first = self.history.first
+            digest = self.history.state(first).digest
+            self.faults.append(Fault(first, "rope", "the rotary tables differ", digest, digest))
         if self.history.genesis["init"]["kind"] == "import":
             self._check_import(workspace)
+        with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
+            start.provide(self.material.project, self.history)
         return None
 
     def _check_import(self, workspace: Workspace) -> None:
@@ -116,8 +117,6 @@ class Examiner:
             found = StateCommitment(committed.control, other, committed.optimizer).digest
             reason = "the imported files hold other weights"
             self.faults.append(Fault(0, "weights", reason, committed.digest, found))
-        with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
-            start.provide(self.material.project, self.history)
 
     def screen(self) -> Screened:
         """Compare the stored states that are at hand with what AdamW allows; what cannot be joins the faults."""
@@ -145,7 +144,8 @@ class Examiner:
             return replace(_problem(error).of(unit), part=part)
 
     def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
-        total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last)
+        first = self.history.first
+        total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last > first)
         done, results = 0, []
         for unit in chosen:
             before = done
@@ -154,7 +154,7 @@ class Examiner:
                 report(before + count, total)
 
             results.append(self._once(unit, told))
-            done += unit.last - unit.first + 1 if unit.last else 0
+            done += unit.last - unit.first + 1 if unit.last > first else 0
         return results
 
     def _once(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
@@ -171,7 +171,7 @@ class Examiner:
             return (self.problem or _Problem("inconclusive", "no replay can begin")).of(unit)
         examination = _Examination(self, self.workspace, unit)
         try:
-            return examination.initial() if unit.last == 0 else examination.steps(report)
+            return examination.initial() if unit.last == self.history.first else examination.steps(report)
         except (NotFinite, NoTokens, KernelError) as error:
             return examination.impossible(error)
         except Exception as error:
@@ -192,8 +192,9 @@ class _Examination:
         self.state: State | None = None
 
     def initial(self) -> UnitResult:
+        first = self.history.first
         try:
-            state = stored_state(self.history, self.examiner.stored, self.workspace, 0)
+            state = stored_state(self.history, self.examiner.stored, self.workspace, first)
         except StateMismatch as error:
             if self.history.genesis["init"]["kind"] != "seeded":  # a file beside the ledger, not the chain, is wrong
                 return _problem(error).of(self.unit)
@@ -201,13 +202,13 @@ class _Examination:
             found = self._found(0, "weights", error.found)
             return UnitResult(self.unit, "mismatch", reason=reason, detail=str(error), found=found)
         for name, tensor in self.workspace.layout.tensors(state.params).items():
-            self.examiner.transcript.tap(0, f"init/{name}", tensor)
+            self.examiner.transcript.tap(first, f"init/{name}", tensor)
         self.state = state
-        self.compared.append(0)
+        self.compared.append(first)
         differences = self._evaluations(state)
         if differences:
-            return self._mismatch(0, differences)
-        return UnitResult(self.unit, "match", (0,))
+            return self._mismatch(first, differences)
+        return UnitResult(self.unit, "match", (first,))
 
     def steps(self, report: Callable[[int], None]) -> UnitResult:
         first, last = self.unit.first, self.unit.last
@@ -283,10 +284,11 @@ class _Examination:
     def _mismatch(self, step: int, differences: dict[str, tuple[Any, Any]]) -> UnitResult:
         assert self.state is not None
         fields = list(differences)
-        thinned = step > 0 and "optimizer" not in self.history.computed(step)
+        first = self.history.first
+        thinned = step > first and "optimizer" not in self.history.computed(step)
         found = self._found(step, fields[0], self.state.commit(optimizer=not thinned).digest)
         reason = f"first differs at step {step}: {', '.join(fields)}"
-        value = None if self.unit.last == 0 else first_value(self.history, self.examiner.stored, self.state)
+        value = None if self.unit.last == first else first_value(self.history, self.examiner.stored, self.state)
         return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, None, found, differences, value)
 
     def _found(self, step: int, name: str, digest: str) -> Json:

@@ -24,6 +24,7 @@ from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.verify_rows import connect, entry_bytes
 
 from .config import RunConfig, config_from_ledger
+from .sample import Unit, select, units
 from .state import Control, StateCommitment
 
 
@@ -33,6 +34,14 @@ class NoSuchRun(BitwitnessError):
 
 class LedgerNotVerified(FoundWrong):
     """The ledger's rows do not hold: nothing that they say of a run is believed."""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Where a run goes on from: the name of its parent, and the predicate of the `state` entry there."""
+
+    name: str
+    state: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,10 @@ class RunHistory:
         self.run, self.entries, self.about = run, entries, about or []
         self.datasets: dict[str, dict[str, Any]] = {}
         """The `dataset` entries that the genesis names, by leaf hash. Only of a run that was opened verified."""
+        self.parent: Parent | None = None
+        """What the genesis goes on from, if it does. Only of a run that was opened verified."""
+        self.forks: list[Entry] = []
+        """The geneses of runs that go on from this one. Only of a run that was opened verified."""
         self.genesis = entries[0].predicate
         self.steps = {e.predicate["computed"]["step"]: e for e in entries if e.kind == "step"}
         self.states = {e.predicate["step"]: e for e in entries if e.kind == "state"}
@@ -61,10 +74,12 @@ class RunHistory:
     def as_of(self, size: int) -> RunHistory:
         """The run as the first `size` entries of the ledger tell it."""
         entries = [entry for entry in self.entries if entry.index < size]
-        if len(entries) == len(self.entries) and all(entry.index < size for entry in self.about):
+        others = (*self.about, *self.forks)
+        if len(entries) == len(self.entries) and all(entry.index < size for entry in others):
             return self
         earlier = RunHistory(self.run, entries, [entry for entry in self.about if entry.index < size])
-        earlier.datasets = self.datasets
+        earlier.datasets, earlier.parent = self.datasets, self.parent
+        earlier.forks = [entry for entry in self.forks if entry.index < size]
         return earlier
 
     @cached_property
@@ -80,8 +95,22 @@ class RunHistory:
         return any(entry.kind == "end" for entry in self.entries)
 
     @property
+    def first(self) -> int:
+        """The step that the run begins after: 0, or that of another run which it goes on from."""
+        first: int = self.genesis["control"]["step"]
+        return first
+
+    @property
     def last_step(self) -> int:
-        return max(self.steps, default=0)
+        return max(self.steps, default=self.first)
+
+    def units(self, last: int | None = None) -> list[tuple[int, int]]:
+        """The intervals between stored states, up to step `last` (the run's); without the initial state."""
+        return units(self.states, self.last_step if last is None else last, self.first)
+
+    def select(self, last: int, seed: bytes, samples: int) -> list[Unit]:
+        """The units of an audit up to step `last`: those that are always in one, and a sample drawn from `seed`."""
+        return select(self.units(last), always_audited(self, last), seed, samples, self.first)
 
     def computed(self, step: int) -> dict[str, Any]:
         """What the ledger says that `step` computed."""
@@ -90,12 +119,12 @@ class RunHistory:
         return computed
 
     def state(self, step: int) -> StateCommitment:
-        """The state that `step` committed to; step 0 is in the genesis. Its moments may be thinned."""
-        return _commitment(self.genesis if step == 0 else self.computed(step))
+        """The state that `step` committed to; the first is in the genesis. Its moments may be thinned."""
+        return _commitment(self.genesis if step == self.first else self.computed(step))
 
     def stored(self, step: int) -> StateCommitment:
         """The state of a `state` entry, or of the genesis: the moments are always committed there."""
-        return _commitment(self.genesis if step == 0 else self.states[step].predicate)
+        return _commitment(self.genesis if step == self.first else self.states[step].predicate)
 
     def released_steps(self) -> list[int]:
         """The steps of which a release was made. Only of a run that was opened verified."""
@@ -116,6 +145,9 @@ class RunHistory:
 def always_audited(history: RunHistory, last_step: int) -> dict[int, str]:
     """The steps whose units are in every audit that draws, each with its cause."""
     always = {last_step: "last"}
+    if history.genesis["init"]["kind"] == "parent":
+        always |= {min(history.first + 1, last_step): "fork"}
+    always |= {fork.predicate["init"]["step"]: "fork" for fork in history.forks}
     always |= {step: "release" for step in history.released_steps()}
     for resume in history.resumes:
         step = resume.predicate["step"]
@@ -191,10 +223,17 @@ def verified_run(path: Path, leaves: list[bytes], run: str) -> RunHistory:
         with closing(connect(path)) as connection:
             rows = connection.execute(query, (bytes.fromhex(run), run)).fetchall()
             history = _history(path, rows, leaves, run)
-            for use in history.genesis["datasets"]:
-                index = leaves.index(bytes.fromhex(use["entry"]))  # the verifier has seen that it is there
+
+            def named(leaf: str) -> dict[str, Any]:
+                index = leaves.index(bytes.fromhex(leaf))  # the verifier has seen that it is there
                 row = connection.execute("SELECT idx, payload, signature FROM entries WHERE idx = ?", (index,))
-                history.datasets[use["entry"]] = _verified_entry(path, row.fetchone(), leaves).predicate
+                return _verified_entry(path, row.fetchone(), leaves).predicate
+
+            for use in history.genesis["datasets"]:
+                history.datasets[use["entry"]] = named(use["entry"])
+            init = history.genesis["init"]
+            if init["kind"] == "parent":
+                history.parent = Parent(named(init["run"])["name"], named(init["entry"]))
             return history
     except sqlite3.DatabaseError as error:
         raise LedgerNotVerified(f"{path} cannot be read: {error}") from None
@@ -219,15 +258,20 @@ def _verified_entry(path: Path, row: tuple[Any, ...] | None, leaves: list[bytes]
 def _history(path: Path, rows: list[tuple[Any, ...]], leaves: list[bytes], run: str) -> RunHistory:
     chain: list[Entry] = []
     about: list[Entry] = []
+    forks: list[Entry] = []
     for row in rows:
         entry = _verified_entry(path, row, leaves)
         if entry.leaf_hash.hex() == run and entry.kind == "run":
             chain.append(entry)
         elif entry.predicate.get("run") == run:
             (chain if "seq" in entry.predicate else about).append(entry)
+        elif entry.kind == "run" and entry.predicate["init"].get("run") == run:
+            forks.append(entry)
     if not chain or [entry.predicate["seq"] for entry in chain] != list(range(len(chain))):
         raise LedgerNotVerified(f"{path}: the chain of run {run[:16]}... is not whole; run `ledger fsck`")
-    return RunHistory(run, chain, about)
+    history = RunHistory(run, chain, about)
+    history.forks = forks
+    return history
 
 
 def _entry(index: int, data: bytes) -> Entry:

@@ -20,11 +20,11 @@ from .data.index import RECORD
 from .data.ranges import BLOCK
 from .data.tokenizer import TokenizerInfo
 from .data.windows import Rows
-from .history import RunHistory, always_audited, open_verified_run
+from .history import RunHistory, open_verified_run
 from .memory import available_bytes
 from .programs import StepPrograms
 from .record_check import require_steps
-from .sample import Unit, select, units
+from .sample import Unit
 from .state import State
 from .step import Workspace, step
 from .venue import LocalVenue, Venue
@@ -87,12 +87,11 @@ def plan_audit(
     if not history.steps:
         raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
     last = history.last_step
-    cut = units(history.states, last)
     if steps is not None:
-        chosen = [Unit(a, b, "chosen") for a, b in cut if b >= steps[0] and a <= steps[1]]
+        chosen = [Unit(a, b, "chosen") for a, b in history.units() if b >= steps[0] and a <= steps[1]]
     else:
-        always = select(cut, always_audited(history, last), bytes(32), 0)
-        chosen = _with_largest(history, [unit for unit in always if unit.last], samples)
+        always = history.select(last, bytes(32), 0)
+        chosen = _with_largest(history, [unit for unit in always if unit.last > history.first], samples)
     count = sum(unit.last - unit.first + 1 for unit in chosen)
     captured = own_model.captured(venue.material.model(history), history)
     config = history.config
@@ -116,17 +115,17 @@ def plan_audit(
 
 def _with_largest(history: RunHistory, always: list[Unit], samples: int) -> list[Unit]:
     there = {(unit.first, unit.last) for unit in always}
-    others = [pair for pair in units(history.states, history.last_step) if pair not in there]
+    others = [pair for pair in history.units() if pair not in there]
     others.sort(key=lambda pair: pair[0] - pair[1])
     return always + [Unit(*pair, "sample") for pair in others[:samples]]
 
 
 def _states(venue: Venue, history: RunHistory, chosen: list[Unit], parameters: int) -> int:
     stored = venue.material.states(history)
-    seeded = history.genesis["init"]["kind"] == "seeded"
-    starts = {max((step for step in history.states if step < unit.first), default=0) for unit in chosen}
-    away = [start for start in starts if not stored.at_hand(start) and not (start == 0 and seeded)]
-    return sum(parameters * (12 if start else 4) for start in away)
+    kind, first = history.genesis["init"]["kind"], history.first
+    starts = {max((step for step in history.states if step < unit.first), default=first) for unit in chosen}
+    away = [start for start in starts if not stored.at_hand(start) and not (start == first and kind == "seeded")]
+    return sum(parameters * (4 if start == first and kind == "import" else 12) for start in away)
 
 
 def _data(history: RunHistory, windows: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.errors import FoundWrong
 from bitwitness.ledger.jcs import f32_hex, f64_from_hex, f64_hex
 
 from . import parts
@@ -22,6 +22,7 @@ from .step import step_scalars
 
 RECORD = "1"
 CONSTANTS = {"rope"}
+_FRESH = {"cursor": 0, "step": 0, "tokens": 0}
 
 Json = dict[str, Any]
 
@@ -49,8 +50,8 @@ class Fault:
 
 
 def require_steps(history: RunHistory) -> None:
-    """Raise RecordWrong unless the chain holds the steps 1, 2, 3, …, each once."""
-    due = 1
+    """Raise RecordWrong unless the chain holds the steps 1, 2, 3, …, each once, from where the run goes on."""
+    due = history.first + 1
     for entry in history.entries:
         if entry.kind == "step":
             step = entry.predicate["computed"]["step"]
@@ -60,22 +61,10 @@ def require_steps(history: RunHistory) -> None:
 
 
 def require_record(history: RunHistory, origin: str) -> None:
-    """Raise RecordWrong with the first fault, and BitwitnessError for a run that does not begin with a seed."""
+    """Raise RecordWrong with the first fault."""
     require_steps(history)
-    if (problem := unusual_start(history)) is not None:
-        raise BitwitnessError(f"run {history.name}: {problem}")
     for fault in check_record(history, origin):
         raise RecordWrong(f"run {history.name}: the record of step {fault.step} is wrong: {fault.reason}")
-
-
-def unusual_start(history: RunHistory) -> str | None:
-    """Why the initial state cannot be drawn, or None."""
-    kind = history.genesis["init"]["kind"]
-    return (
-        None
-        if kind in ("seeded", "import")
-        else f"its initial state is of the kind {kind}, which this program does not replay"
-    )
 
 
 def check_record(history: RunHistory, origin: str) -> list[Fault]:
@@ -89,7 +78,7 @@ def check_record(history: RunHistory, origin: str) -> list[Fault]:
 def _genesis(history: RunHistory, origin: str) -> Iterator[Fault]:
     genesis, config = history.genesis, history.config
     wanted: Json = {
-        "control": {"cursor": 0, "step": 0, "tokens": 0},
+        "control": _FRESH if history.parent is None else history.parent.state["control"],
         "name": config.run.name,
         "origin": origin,
         "record": RECORD,
@@ -105,8 +94,14 @@ def _genesis(history: RunHistory, origin: str) -> Iterator[Fault]:
         wrong["model"] = "a captured model is not committed to exactly where config names a module"
     if genesis["code"]["size"] < 1:
         wrong["code"] = "no code is committed to"
-    if (genesis["init"]["kind"] == "import") != (config.run.start or "").startswith("import:"):
+    init, begun = genesis["init"], "import" if config.run.start is not None else "seeded"
+    if init["kind"] != ("parent" if config.parent is not None else begun):
         wrong["init"] = "init is not of the kind that config says"
+    elif history.parent is not None:
+        if (history.parent.name, init["step"]) != config.parent:
+            wrong["init"] = "init names another run or step than config"
+        if any(genesis[name] != history.parent.state[name] for name in ("optimizer", "state", "weights")):
+            wrong["init"] = "it begins with another state than its parent stored"
     uses = [(use["role"], use["name"]) for use in genesis["datasets"]]
     due = [("train", config.data.train)]
     if config.run.eval_every:
@@ -118,11 +113,11 @@ def _genesis(history: RunHistory, origin: str) -> Iterator[Fault]:
         if named.get("dataset") != use["dataset"] or named.get("name") != use["name"]:
             wrong["datasets"] = f"dataset {use['name']} is not that of the entry it names"
     for name, reason in wrong.items():
-        yield Fault(0, name, f"genesis: {reason}", genesis["state"], genesis["state"])
+        yield Fault(history.first, name, f"genesis: {reason}", genesis["state"], genesis["state"])
 
 
 def _steps(history: RunHistory) -> Iterator[Fault]:
-    config, previous = history.config, {"cursor": 0, "step": 0, "tokens": 0}
+    config, previous = history.config, history.genesis["control"]
     per_step = config.data.windows_per_step
     for step in sorted(history.steps):
         computed = history.computed(step)
@@ -169,7 +164,7 @@ def _moments_due(history: RunHistory, step: int) -> bool:
 
 def _events(history: RunHistory) -> Iterator[Fault]:
     """`state`, `eval`, `halt`, `resume` and `end`: each names the last step before it, and that step's state."""
-    latest = 0
+    latest = history.first
     for entry in history.entries:
         if entry.kind == "step":
             latest = entry.predicate["computed"]["step"]
@@ -189,7 +184,7 @@ def _event(history: RunHistory, entry: Entry, latest: int) -> tuple[str, str] | 
         return "step", f"names step {said['step']}, after step {latest}"
     if entry.kind == "resume":
         return _resume(history, said, latest)
-    fields = history.genesis if latest == 0 else history.computed(latest)
+    fields = history.genesis if latest == history.first else history.computed(latest)
     for name in ("control", "weights", "optimizer"):
         if name in said and name in fields and said[name] != fields[name]:
             return name, f"{name} is not that of step {latest}"
@@ -206,7 +201,7 @@ def _event(history: RunHistory, entry: Entry, latest: int) -> tuple[str, str] | 
 
 def _resume(history: RunHistory, said: Json, latest: int) -> tuple[str, str] | None:
     origin = said["from"]
-    if origin > latest or (origin and origin not in history.states):
+    if origin > latest or (origin != history.first and origin not in history.states):
         return "from", f"resumes from step {origin}, where no state is stored"
     if said["state"] != history.stored(origin).digest:
         return "state", f"resumes from another state than the stored one of step {origin}"

@@ -50,14 +50,14 @@ class Replayed:
 def stored_state(history: RunHistory, stored: StoredStates, workspace: Workspace, step: int) -> State:
     """Load the state after `step` updates and check it against the ledger; state 0 is drawn from the seed.
 
-    Of state 0 of another kind of run only the weights are stored: its moments are +0, whatever the genesis says.
-    Raises StateUnavailable or StateMismatch.
+    Of imported weights the moments are +0, whatever the genesis says; a run that goes on from another one has stored
+    that state whole. Raises StateUnavailable or StateMismatch.
     """
     expected = history.stored(step)
-    where = "the initial state"
-    if step == 0 and history.genesis["init"]["kind"] == "seeded":
+    where, kind = "the initial state", history.genesis["init"]["kind"] if step == history.first else None
+    if kind == "seeded":
         state = initial_state(workspace.config, workspace.layout)
-    elif step == 0:
+    elif kind == "import":
         state = State(workspace.layout)
         load_weights(stored.folder(0) / WEIGHTS_FILE, state)
     else:
@@ -80,7 +80,8 @@ def nearest_state(
     One that may be damaged by the way it came is looked at twice. Raises StateUnavailable, StateMismatch.
     """
     problem: StateUnavailable | StateMismatch | None = None
-    for candidate in sorted((n for n in candidates if 0 < n <= step), reverse=True):
+    first = history.first
+    for candidate in sorted((n for n in candidates if first < n <= step), reverse=True):
         try:
             try:
                 return stored_state(history, stored, workspace, candidate), candidate
@@ -91,7 +92,7 @@ def nearest_state(
         except (StateUnavailable, StateMismatch) as error:
             problem = problem or error
     try:
-        return stored_state(history, stored, workspace, 0), 0
+        return stored_state(history, stored, workspace, first), first
     except StateMismatch:
         if problem is not None:
             raise problem from None

@@ -163,7 +163,7 @@ def train(
         remove_leftovers(session.folder)
         with _stop_signals() as stop:
             if existing is None:
-                state, init = start.begin(project, config, workspace.layout)
+                state, init = start.begin(project, ledger, config, workspace.layout)
                 writer = _begin(session, state, init)
             else:
                 start.provide(project, existing)
@@ -222,7 +222,7 @@ def _resume(session: Session, existing: RunHistory) -> tuple[State, RunWriter]:
 def _catch_up(session: Session, existing: RunHistory, state: State, writer: RunWriter) -> None:
     """Store and evaluate the last step where the process died between its entry and those that follow it."""
     step = state.control.step
-    if step and _stores(session.config, step):
+    if step > existing.first and _stores(session.config, step):
         if step not in existing.states:
             _store(session, state, state.commit(), writer)
         elif not state_folder(session.folder, step).is_dir():

@@ -1,6 +1,7 @@
 """Which units an audit replays: a sample that nobody picks, and those that always count (docs/formats/audit.md).
 
-A unit is the interval between two stored states; unit (0, 0) is the initial state itself.
+A unit is the interval between two stored states; unit (0, 0) is the initial state itself, or (n, n) of a run that
+goes on from step n of another one.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ class Unit:
     cause: str
 
 
-def units(states: Iterable[int], last_step: int) -> list[tuple[int, int]]:
-    """Cut steps 1 … last_step at the stored states: [(first, last), …], ascending."""
-    ends = sorted({step for step in states if 0 < step < last_step} | ({last_step} if last_step else set()))
-    begins = [1] + [end + 1 for end in ends[:-1]]
+def units(states: Iterable[int], last_step: int, start: int = 0) -> list[tuple[int, int]]:
+    """Cut steps start + 1 … last_step at the stored states: [(first, last), …], ascending."""
+    inner = {step for step in states if start < step < last_step}
+    ends = sorted(inner | ({last_step} if last_step > start else set()))
+    begins = [start + 1] + [end + 1 for end in ends[:-1]]
     return list(zip(begins, ends, strict=False))
 
 
@@ -51,7 +53,9 @@ def _below(seed: bytes, number: int, bound: int) -> int:
         attempt += 1
 
 
-def select(all_units: list[tuple[int, int]], always: dict[int, str], seed: bytes, samples: int) -> list[Unit]:
+def select(
+    all_units: list[tuple[int, int]], always: dict[int, str], seed: bytes, samples: int, start: int = 0
+) -> list[Unit]:
     """Return the initial state, the units that hold a step of `always` (step -> cause), and `samples` others."""
     causes: dict[int, str] = {}
     for step, cause in sorted(always.items()):
@@ -61,4 +65,4 @@ def select(all_units: list[tuple[int, int]], always: dict[int, str], seed: bytes
     others = [number for number in range(len(all_units)) if number not in causes]
     causes |= {others[index]: "sample" for index in draw(seed, len(others), samples)}
     chosen = [Unit(*all_units[number], cause) for number, cause in sorted(causes.items())]
-    return [Unit(0, 0, "init"), *chosen]
+    return [Unit(start, start, "init"), *chosen]

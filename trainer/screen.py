@@ -51,10 +51,14 @@ class Screened:
 
 
 class Bounds:
-    """The bounds of one configuration, for moments that were +0 before update 1 (docs/formats/audit.md, Screen)."""
+    """The bounds of one configuration (docs/formats/audit.md, Screen).
 
-    def __init__(self, config: RunConfig, layout: Layout) -> None:
+    `first` is the state that the run began with, where its moments are not those of a seed: +0 before update 1.
+    """
+
+    def __init__(self, config: RunConfig, layout: Layout, first: State | None = None) -> None:
         self._config, self._layout = config, layout
+        self._begin = 0 if first is None else first.control.step
         o = config.optimizer
         self.frozen = frozenset(o.frozen)
         c1, b2, c2 = round_f32(1.0 - o.beta1), round_f32(o.beta2), round_f32(1.0 - o.beta2)
@@ -63,17 +67,17 @@ class Bounds:
         self._epsilon = round_f32(o.epsilon)
         # What underflow can take from v in one update: half a TINY for each product, and for the sum.
         self._root = math.sqrt((2.0 + 2.0 * o.clip) * TINY)
-        self._moments: list[tuple[float, float]] = [(0.0, 0.0)]
+        self._moments: list[tuple[float, float]] = [(0.0, 0.0) if first is None else _ratio(first)]
         self._reaches: dict[tuple[bool, float | None, int, int], Reach] = {}
 
     def moments(self, update: int) -> tuple[float, float]:
         """(R, T) with |m| ≤ R·√v + T after `update` updates (Cauchy–Schwarz, with roundings)."""
-        while len(self._moments) <= update:
+        while len(self._moments) <= update - self._begin:
             ratio, rest = self._moments[-1]
             carried = 0.0 if ratio == 0.0 else math.inf if self.b2 == 0.0 else (self._b1 * ratio) ** 2 / self.b2
             ratio = math.sqrt(carried + self._c1**2 / self._c2) * _F64
             self._moments.append((ratio, (self._b1 * rest + ratio * self._root + TINY) * _F64))
-        return self._moments[update]
+        return self._moments[update - self._begin]
 
     def quotient(self, update: int, inv_sqrt_bias2: float) -> float:
         """The most that |m'/q| can be in update `update`."""
@@ -108,20 +112,21 @@ def screen(history: RunHistory, stored: StoredStates, workspace: Workspace, trus
     """Compare every two neighbouring states that are at hand and are the ledger's.
 
     `trusted` are the stored states whose record says nothing wrong. A run that goes on from another one's moments is
-    not screened.
+    screened where the state that it goes on from is at hand.
     """
-    steps = sorted({0} | trusted)
-    if history.genesis["control"]["step"] > 0:
-        return Screened(0, len(steps) - 1, ())
-    bounds = Bounds(history.config, workspace.layout)
+    steps = sorted({history.first} | trusted)
+    bounds = None if history.first else Bounds(history.config, workspace.layout)
     faults: list[Fault] = []
     compared, before = 0, None
     for step in steps:
+        wanted = step == history.first or (bounds is not None and stored.at_hand(step))
         try:
-            state = stored_state(history, stored, workspace, step) if step == 0 or stored.at_hand(step) else None
+            state = stored_state(history, stored, workspace, step) if wanted else None
         except (StateMismatch, StateUnavailable):  # which the replay of its units will tell
             state = None
-        if state is not None and before is not None:
+        if bounds is None and state is not None:
+            bounds = Bounds(history.config, workspace.layout, state)
+        if state is not None and before is not None and bounds is not None:
             compared += 1
             wrong = next(differences(bounds, before, state), None)
             if wrong is not None:
@@ -129,6 +134,15 @@ def screen(history: RunHistory, stored: StoredStates, workspace: Workspace, trus
                 faults.append(Fault(step, "screen", wrong, digest, digest))
         before = state
     return Screened(compared, len(steps) - 1, tuple(faults))
+
+
+def _ratio(state: State) -> tuple[float, float]:
+    """(R, T) with |m| ≤ R·√v + T in this state, whatever made it: T where v is 0, and R of the other elements."""
+    m, root = state.m.double().abs(), state.v.double().sqrt()
+    blank = root == 0.0
+    rest = float(m[blank].max()) if bool(blank.any()) else 0.0
+    ratio = float((m[~blank] / root[~blank]).max()) if not bool(blank.all()) else 0.0
+    return ratio * _F64, rest
 
 
 def differences(bounds: Bounds, before: State, after: State) -> Iterator[str]:

@@ -77,7 +77,8 @@ def trace_step(
     with project.open_ledger() as ledger:
         history = open_verified_run(project, ledger, name)
     if number not in history.steps:
-        raise NoSuchStep(f"run {history.name} has no step {number} in the ledger; it has 1 to {history.last_step}")
+        has = f"it has {history.first + 1} to {history.last_step}"
+        raise NoSuchStep(f"run {history.name} has no step {number} in the ledger; {has}")
     material = material or LocalMaterial(project)
     model = captured(material.model(history), history)
     require_memory(history.config, windows_at_once, model)

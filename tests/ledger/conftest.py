@@ -147,7 +147,7 @@ def build() -> Examples:
         label = "step" if step == 1 else "step thinned, parts"
         chained(label, "step", {"computed": computed, "observed": {"time": TIME, "seconds_us": 1234567}})
         if step == 1:
-            chained("state", "state", {"step": 1, "bytes": 96, **state(1)})
+            stored = chained("state", "state", {"step": 1, "bytes": 96, **state(1)})
             chained(
                 "halt",
                 "halt",
@@ -177,7 +177,11 @@ def build() -> Examples:
     chained("end", "end", {"step": 2, **last, "observed": observed})
 
     for label, init, start in (
-        ("run parent", {"kind": "parent", "run": run, "step": 2, "state": last["state"]}, last),
+        (
+            "run parent",
+            {"kind": "parent", "run": run, "step": 1, "entry": stored, "state": state(1)["state"]},
+            state(1),
+        ),
         (
             "run import",
             {

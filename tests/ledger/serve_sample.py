@@ -36,6 +36,8 @@ def build(folder: Path, steps: int = 120) -> Project:
         half = steps // 2
         writer = main.writer
         sample.train(main, 1, half)
+        if half % 40:
+            writer.append("state", {**main.everything(half), "bytes": 12_582_912, "observed": sample.observed()})
         main.writer = RunWriter.open(ledger, sample.signers["trainer"], writer.run)
         stored = half // 40 * 40
         main.writer.append(
@@ -154,7 +156,11 @@ class Sample:
         model.name = name
         if parent:
             run, start = parent
-            init = {"kind": "parent", "run": run.writer.run, "step": start, "state": run.state(start)}
+            (stored,) = self.ledger.connection.execute(
+                "SELECT leaf_hash FROM states JOIN entries ON idx = states.entry WHERE step = ?", (start,)
+            ).fetchone()
+            init = {"kind": "parent", "run": run.writer.run, "step": start, "entry": stored.hex()}
+            init |= {"state": run.state(start)}
             model = run
         predicate = {
             "name": name,

@@ -56,7 +56,9 @@ def training_windows(history: RunHistory, dataset: Dataset) -> WindowStream:
 def samples_of_step(history: RunHistory, step: int) -> range:
     """The samples that a step read. Raises NoSuchStep."""
     if step not in history.steps:
-        raise NoSuchStep(f"run {history.name} has no step {step} in the ledger; it has 1 to {history.last_step}")
+        raise NoSuchStep(
+            f"run {history.name} has no step {step} in the ledger; it has {history.first + 1} to {history.last_step}"
+        )
     end = int(history.computed(step)["control"]["cursor"])
     return range(end - history.config.data.windows_per_step, end)
 
