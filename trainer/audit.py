@@ -67,7 +67,7 @@ class AuditReport:
 
     @property
     def steps(self) -> int:
-        """The number of the run's own steps."""
+        """The number of the run's own steps, of which the audit could have been."""
         return self.total - self.first
 
     @property
@@ -86,6 +86,7 @@ def audit(
     *,
     samples: int = 0,
     steps: tuple[int, int] | None = None,
+    until: int | None = None,
     uncovered: bool = False,
     screen: bool = False,
     part: str | None = None,
@@ -98,6 +99,7 @@ def audit(
 ) -> AuditReport:
     """Audit run `name`: init, the last step, releases and resumes always; `samples` units on top, or `steps` a … b.
 
+    With `until` the sample is drawn from the steps up to that one, as if it were the last (ancestry_audit.py).
     `screen` also compares all stored states that are at hand (screen.py), which reads them all. `uncovered` takes the
     steps that are this auditor's next (coverage.py); with `part` (part_audit.py) only that part of each of `steps` is
     computed again. Appends the intent first and the signed result last. The sample is drawn from `beacon` where one is
@@ -126,12 +128,14 @@ def audit(
         if uncovered:
             steps = _next(venue.project, ledger, name, auditor.keyid)
         if intent is None:
-            first, last = steps or (history.first, history.last_step)
+            first, last = steps or (history.first, history.last_step if until is None else until)
             if not history.first <= first <= last <= history.last_step:
                 has = f"which has steps {history.first} to {history.last_step}"
                 raise BitwitnessError(f"steps {first}:{last} are not in run {name}, {has}{_elsewhere(history)}")
             named = NONE if beacon is None else choose(beacon, trust, round(time.time()))
-            work, announced = _announce(venue, ledger, history, (first, last), samples, named, drawn=steps is None)
+            work, announced = _announce(
+                venue, ledger, history, (first, last), samples, named, drawn=steps is None, open_end=until is None
+            )
         else:
             announced = _reopen(history, auditor.keyid, intent)
             work = AuditWork.of(venue.work, ledger.entry(intent), auditor)
@@ -194,7 +198,7 @@ def audit(
         result=result,
         units=tuple(results),
         compared=compared,
-        total=history.last_step,
+        total=history.last_step if until is None else until,
         basis=predicate["basis"],
         transcript=transcript,
         entry=entry,
@@ -240,13 +244,15 @@ def _announce(
     beacon: Json,
     *,
     drawn: bool,
+    open_end: bool,
 ) -> tuple[AuditWork, Entry]:
     """Get the audit-intent into the log: the sample is drawn from its leaf hash. Its index is −1 if it is not there.
 
-    An audit like this one that was stopped before is gone on with: its intent, once made, is never drawn anew.
+    An audit like this one that was stopped before is gone on with: its intent, once made, is never drawn anew. With
+    `open_end` a drawn one reaches to what was the last step then.
     """
     asked: Json = {"beacon": beacon, "run": history.run, "samples": samples}
-    asked |= {"first": history.first} if drawn else {"first": span[0], "last": span[1]}
+    asked |= {"first": span[0]} if drawn and open_end else {"first": span[0], "last": span[1]}
     for work in AuditWork.unfinished(venue.work, venue.auditor):
         said = work.predicate
         if any(said.get(name) != value for name, value in asked.items()):

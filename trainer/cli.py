@@ -18,6 +18,7 @@ from bitwitness.ledger.cli_output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError
 
+from .ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
 from .audit import AuditReport
 from .audit import audit as run_audit
 from .cli_progress import counting, training
@@ -89,6 +90,12 @@ def audit(
     uncovered: Annotated[
         bool, typer.Option("--uncovered", help="Replay what is this auditor's next instead (ledger coverage).")
     ] = False,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Also the runs that it goes on from; --steps may reach across. The sample is for each."
+        ),
+    ] = False,
     part: Annotated[
         str | None,
         typer.Option(metavar="PART", help="Only this part of each of --steps: shard:N, fold, norm or update:TENSOR."),
@@ -144,55 +151,75 @@ def audit(
 
     Example: ledger audit demo --sample 3
     Example: ledger audit demo --beacon witness:w1
+    Example: ledger audit tuned --history --sample 1
     Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
     if device != "cpu":
         raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
+    if history and (uncovered or intent is not None or out is not None):
+        raise BitwitnessError("--history goes with --sample or --steps, and entries that are sent or appended at once")
+    samples, chosen = 0 if steps or uncovered else sample, _range(steps)
     if plan:
+        asked: dict[str, Any] = {"samples": samples, "steps": chosen, "threads": threads or cores()}
+        asked["windows_at_once"] = windows_at_once
         with open_source(source, policy=policy, key=key, out=out, work=work) as opened:
-            planned = plan_audit(
-                opened.venue,
-                opened.run(run),
-                samples=0 if steps else sample,
-                steps=_range(steps),
-                threads=threads or cores(),
-                windows_at_once=windows_at_once,
+            name = opened.run(run)
+            planned = (
+                plan_ancestry(opened.venue, name, **asked) if history else [plan_audit(opened.venue, name, **asked)]
             )
         if as_json:
-            emit_json(planned.to_json())
+            emit_json({"runs": [one.to_json() for one in planned]} if history else planned[0].to_json())
         else:
-            for line in planned.lines():
+            for line in (line for one in planned for line in one.lines()):
                 say(line)
         return
     with (
         open_source(source, policy=policy, key=key, out=out, work=work) as opened,
         counting("auditing") as report,
     ):
-        result = run_audit(
-            opened.venue,
-            opened.run(run),
-            samples=0 if steps or uncovered else sample,
-            steps=_range(steps),
-            uncovered=uncovered,
-            screen=screen,
-            part=part,
-            beacon=beacon,
-            intent=intent,
-            round_file=None if round_file is None else read_file(round_file, MAX_FILE),
-            threads=threads or cores(),
-            windows_at_once=windows_at_once,
-            report=report,
-        )
+        options: dict[str, Any] = {
+            "samples": samples,
+            "steps": chosen,
+            "screen": screen,
+            "part": part,
+            "beacon": beacon,
+            "threads": threads or cores(),
+            "windows_at_once": windows_at_once,
+            "report": report,
+        }
+        name = opened.run(run)
+        if history:
+            line = audit_ancestry(opened.venue, name, **options)
+        else:
+            file = None if round_file is None else read_file(round_file, MAX_FILE)
+            one = run_audit(opened.venue, name, uncovered=uncovered, intent=intent, round_file=file, **options)
+            line = AncestryReport((one,), ())
     if as_json:
-        emit_json(_audit_json(result))
+        emit_json(_ancestry_json(line) if history else _audit_json(line.reports[0]))
     else:
-        for line in _audit_lines(result):
-            say(line)
-        if result.resumed:
-            note("note: this went on with the audit that was stopped before")
-        if result.open_intents:
-            note(_open_intents(result))
-    raise typer.Exit(EXIT_STATUS.get(result.result, 2))
+        for found in line.reports:
+            _tell(found)
+        for boundary in line.boundaries:
+            same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
+            say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")
+    raise typer.Exit(EXIT_STATUS.get(line.result, 2))
+
+
+def _tell(result: AuditReport) -> None:
+    for line in _audit_lines(result):
+        say(line)
+    if result.resumed:
+        note("note: this went on with the audit that was stopped before")
+    if result.open_intents:
+        note(_open_intents(result))
+
+
+def _ancestry_json(line: AncestryReport) -> dict[str, Any]:
+    return {
+        "result": line.result,
+        "runs": [_audit_json(report) for report in line.reports],
+        "boundaries": [asdict(boundary) for boundary in line.boundaries],
+    }
 
 
 def _range(text: str | None) -> tuple[int, int] | None:

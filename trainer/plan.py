@@ -73,6 +73,7 @@ def plan_audit(
     *,
     samples: int,
     steps: tuple[int, int] | None,
+    until: int | None = None,
     threads: int,
     windows_at_once: int = 0,
 ) -> AuditPlan:
@@ -86,12 +87,12 @@ def plan_audit(
     require_steps(history)
     if not history.steps:
         raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
-    last = history.last_step
+    last = history.last_step if until is None else until
     if steps is not None:
         chosen = [Unit(a, b, "chosen") for a, b in history.units() if b >= steps[0] and a <= steps[1]]
     else:
         always = history.select(last, bytes(32), 0)
-        chosen = _with_largest(history, [unit for unit in always if unit.last > history.first], samples)
+        chosen = _with_largest(history, [unit for unit in always if unit.last > history.first], samples, last)
     count = sum(unit.last - unit.first + 1 for unit in chosen)
     captured = own_model.captured(venue.material.model(history), history)
     config = history.config
@@ -113,9 +114,9 @@ def plan_audit(
     )
 
 
-def _with_largest(history: RunHistory, always: list[Unit], samples: int) -> list[Unit]:
+def _with_largest(history: RunHistory, always: list[Unit], samples: int, last: int) -> list[Unit]:
     there = {(unit.first, unit.last) for unit in always}
-    others = [pair for pair in history.units() if pair not in there]
+    others = [pair for pair in history.units(last) if pair not in there]
     others.sort(key=lambda pair: pair[0] - pair[1])
     return always + [Unit(*pair, "sample") for pair in others[:samples]]
 

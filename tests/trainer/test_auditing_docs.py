@@ -27,6 +27,7 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     owner, alice = tmp_path / "owner", tmp_path / "alice"
     project = make_project(owner)
     train(project, small_config(name="demo"), threads=2)
+    train(project, small_config(name="tuned", **{"from": "demo@4"}), threads=2)
     alice.mkdir()
     (alice / "trust.toml").write_bytes(project.trust_path.read_bytes())
     for name, at, there in (("public", alice, owner), ("alice.pub", owner, alice), ("alice.jsonl", owner, alice)):
@@ -47,4 +48,4 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert main(["append", "alice.jsonl"]) == 0
     with project.open_ledger() as ledger:
         kinds = [open_envelope(data).statement["predicateType"].split("/")[-2] for _index, data in ledger.entries()]
-    assert kinds.count("audit-intent") == kinds.count("audit") == 2
+    assert kinds.count("audit-intent") == kinds.count("audit") == 4

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.remote import Remote
+from bitwitness.ledger.replay_export import export_run
+from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.verify_ledger import verify_ledger
+from bitwitness.trainer import run
+from bitwitness.trainer.ancestry_audit import audit_ancestry
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.config import ConfigError, RunConfig, load_config, parse_config
 from bitwitness.trainer.coverage import open_coverage
 from bitwitness.trainer.history import RunHistory, open_verified_run
 from bitwitness.trainer.record_check import check_record
+from bitwitness.trainer.remote_venue import RemoteVenue
 from bitwitness.trainer.run import train
 from bitwitness.trainer.start import NoSuchStart, model_of
-from bitwitness.trainer.state import StateMismatch, state_folder
+from bitwitness.trainer.state import State, StateMismatch, state_folder
+from bitwitness.trainer.step import StepRecord
+from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config, small_table
+from .served import serving, stranger
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +161,7 @@ def test_what_cannot_be_gone_on_from_is_told_in_one_line(forked: Project) -> Non
         train(forked, child_config(name="x", **{"from": "nobody@2"}), threads=1)
     wide = small_table(name="x", **{"from": "r@4", "steps": 8})
     wide["model"]["hidden"] = 64
-    with pytest.raises(NoSuchStart, match="another shape: .* is .* there"):
+    with pytest.raises(NoSuchStart, match=r"another shape: .* is .* there"):
         train(forked, parse_config(wide, where="test"), threads=1)
     with pytest.raises(ConfigError, match=r"run.steps = 4 counts the 4 steps"):
         child_config(steps=4)
@@ -181,8 +194,6 @@ def test_the_model_may_be_left_out(made: Project, tmp_path: Path) -> None:
 def test_the_ledger_takes_no_child_of_another_state(
     forked: Project, change: Callable[[dict[str, Any], RunHistory], None], says: str
 ) -> None:
-    from bitwitness.ledger.run_chain import RunWriter
-
     genesis = {k: v for k, v in history(forked, "child").genesis.items() if k not in ("signer", "seq", "history")}
     genesis = {**genesis, "name": "forged", "init": dict(genesis["init"])}
     change(genesis, history(forked, "r"))
@@ -193,3 +204,86 @@ def test_the_ledger_takes_no_child_of_another_state(
 def _fields(run: RunHistory, step: int) -> dict[str, Any]:
     said = run.states[step].predicate
     return {name: said[name] for name in ("control", "optimizer", "state", "weights")}
+
+
+# -- across the boundary -----------------------------------------------------------------------------------------
+
+
+def test_one_command_audits_both_sides(
+    forked: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(forked.root)
+    assert main(["audit", "child", "--history", "--sample", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "boundary r@4 → child: match, the state that the next run begins with, bit for bit" in said
+    assert "2 of 4 steps of r compared" not in said  # its unit at the fork and one drawn: all 4
+    assert "4 of 4 steps of r compared" in said and "4 of 4 steps of child compared" in said
+    assert main(["audit", "child", "--history", "--steps", "4:5", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(u["first"], u["last"]) for run in answer["runs"] for u in run["units"]] == [(3, 4), (4, 4), (5, 6)]
+    assert answer["boundaries"] == [{"step": 4, "parent": "r", "child": "child", "outcome": "match"}]
+    assert main(["audit", "child", "--history", "--steps", "1:1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in answer["runs"]] == ["r"] and answer["boundaries"] == []
+    assert main(["audit", "child", "--history", "--plan", "--json"]) == 0
+    assert [run["steps"] for run in json.loads(capsys.readouterr().out)["runs"]] == [4, 4]
+    with forked.open_ledger() as ledger:
+        assert all(open_coverage(forked, ledger, name).refused == () for name in ("r", "child"))
+    assert main(["coverage", "child"]) == 0
+    assert "steps 1 to 4 are steps of run r" in capsys.readouterr().out
+
+
+def test_a_lie_before_the_fork_is_found_from_the_child(made: Project, tmp_path: Path) -> None:
+    """A parent whose step 3 is another than the one that follows, and a child that goes on from its step 4."""
+    project = make_project(tmp_path / "lying")
+    with monkeypatched_step(3):
+        train(project, small_config(eval_every=4), threads=1)
+    train(project, child_config(), threads=1)
+    assert audit(project, "child", threads=1, samples=9).result == "match"  # what it did itself is right
+    line = audit_ancestry(LocalVenue(project), "child", threads=1)
+    assert line.result == "mismatch"
+    assert [unit.found["step"] for unit in line.reports[0].units if unit.found] == [3]
+    assert [boundary.outcome for boundary in line.boundaries] == ["mismatch"]
+
+
+@contextmanager
+def monkeypatched_step(number: int) -> Iterator[None]:
+    """A trainer that moves one weight by itself in step `number`."""
+    honest = run.step
+
+    def step(state: State, *arguments: Any) -> StepRecord:
+        record = honest(state, *arguments)
+        if state.control.step == number:
+            state.params[0] += 1.0
+        return record
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "step", step)
+        yield
+
+
+def test_a_stranger_audits_across_the_boundary(forked: Project, tmp_path: Path) -> None:
+    """Over HTTP, and what is fetched: the states before the units, and the child's first one."""
+    alice = stranger(forked, tmp_path / "alice")
+    with serving(forked) as url, Remote(url) as remote:
+        venue = RemoteVenue(remote, tmp_path / "work", tmp_path / "alice" / "trust.toml", alice)
+        line = audit_ancestry(venue, "child", steps=(3, 6), threads=1)
+    assert line.result == "match", [unit.detail for report in line.reports for unit in report.units]
+    assert [boundary.outcome for boundary in line.boundaries] == ["match"]
+    fetched = sorted(path.name for path in (tmp_path / "work").rglob("step-*") if path.is_dir())
+    assert fetched == ["step-00000002", "step-00000004"]
+
+
+def test_an_export_holds_what_the_child_goes_on_from(forked: Project, tmp_path: Path) -> None:
+    with forked.open_ledger() as ledger:
+        child = export_run(forked, ledger, "child", tmp_path / "public")
+        export_run(forked, ledger, "r", tmp_path / "public")
+        export_tiles(ledger, tmp_path / "public")
+    assert (tmp_path / "public" / "replay" / "states" / child.run / "4" / "optimizer.safetensors").is_file()
+    alice = stranger(forked, tmp_path / "alice")
+    with forked.open_ledger() as ledger:
+        export_tiles(ledger, tmp_path / "public")
+    with Remote(str(tmp_path / "public")) as remote:
+        out = tmp_path / "alice.jsonl"
+        venue = RemoteVenue(remote, tmp_path / "work", tmp_path / "alice" / "trust.toml", alice, out=out)
+        assert audit(venue, "child", steps=(4, 6), threads=1).result == "match"
