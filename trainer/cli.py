@@ -189,20 +189,20 @@ def audit(
         }
         name = opened.run(run)
         if history:
-            line = audit_ancestry(opened.venue, name, **options)
+            done = audit_ancestry(opened.venue, name, **options)
         else:
             file = None if round_file is None else read_file(round_file, MAX_FILE)
             one = run_audit(opened.venue, name, uncovered=uncovered, intent=intent, round_file=file, **options)
-            line = AncestryReport((one,), ())
+            done = AncestryReport((one,), ())
     if as_json:
-        emit_json(_ancestry_json(line) if history else _audit_json(line.reports[0]))
+        emit_json(_ancestry_json(done) if history else _audit_json(done.reports[0]))
     else:
-        for found in line.reports:
+        for found in done.reports:
             _tell(found)
-        for boundary in line.boundaries:
+        for boundary in done.boundaries:
             same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
             say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")
-    raise typer.Exit(EXIT_STATUS.get(line.result, 2))
+    raise typer.Exit(EXIT_STATUS.get(done.result, 2))
 
 
 def _tell(result: AuditReport) -> None:
