@@ -102,8 +102,6 @@ class Examiner:
             self.faults.append(Fault(first, "rope", "the rotary tables differ", digest, digest))
         if self.history.genesis["init"]["kind"] == "import":
             self._check_import(workspace)
-        with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
-            start.provide(self.material.project, self.history)
         return None
 
     def _check_import(self, workspace: Workspace) -> None:
@@ -117,6 +115,8 @@ class Examiner:
             found = StateCommitment(committed.control, other, committed.optimizer).digest
             reason = "the imported files hold other weights"
             self.faults.append(Fault(0, "weights", reason, committed.digest, found))
+        with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
+            start.provide(self.material.project, self.history)
 
     def screen(self) -> Screened:
         """Compare the stored states that are at hand with what AdamW allows; what cannot be joins the faults."""

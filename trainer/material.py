@@ -48,20 +48,28 @@ class Material(Protocol):
 
 
 class LocalStates:
-    """Those in a run's folder."""
+    """Those in a run's folder. Where the first one of a run with a parent is missing, the parent's stands in."""
 
-    def __init__(self, run_folder: Path) -> None:
-        self._run_folder = run_folder
+    def __init__(self, runs_dir: Path, history: RunHistory) -> None:
+        self._run_folder, self._first, self._parents = runs_dir / history.name, history.first, None
+        if history.parent is not None:
+            self._parents = runs_dir / history.parent.name
+
+    def _place(self, step: int) -> Path:
+        folder = state_folder(self._run_folder, step)
+        if step == self._first and self._parents is not None and not folder.is_dir():
+            return state_folder(self._parents, step)
+        return folder
 
     def folder(self, step: int) -> Path:
-        folder = state_folder(self._run_folder, step)
+        folder = self._place(step)
         if not folder.is_dir():
             hint = "" if step else "; `ledger model import` of the same files gives it again"
             raise StateUnavailable(f"{folder}: the stored state of step {step} is missing{hint}")
         return folder
 
     def at_hand(self, step: int) -> bool:
-        return state_folder(self._run_folder, step).is_dir()
+        return self._place(step).is_dir()
 
     def again(self, step: int) -> bool:
         return False
@@ -78,7 +86,7 @@ class LocalMaterial:
         return self._project
 
     def states(self, history: RunHistory) -> StoredStates:
-        return LocalStates(self._project.runs_dir / history.name)
+        return LocalStates(self._project.runs_dir, history)
 
     def dataset(self, name: str, expected: Commitment) -> Dataset:
         return Dataset.open(self._project.data_dir, name, expected=expected)

@@ -204,7 +204,9 @@ def _resume(session: Session, existing: RunHistory) -> tuple[State, RunWriter]:
     def report(record: StepRecord) -> None:
         _report(session, record, 0.0, replayed=True)
 
-    state, stored = resume_state(existing, LocalStates(session.folder), session.workspace, session.stream, report)
+    state, stored = resume_state(
+        existing, LocalStates(session.project.runs_dir, existing), session.workspace, session.stream, report
+    )
     writer = RunWriter.open(session.ledger, session.trainer, existing.run)
     writer.append(
         "resume",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
 from typing import Any
 
 from bitwitness.ledger.errors import BitwitnessError
@@ -16,7 +14,7 @@ from .history import RunHistory, open_run, open_verified_run
 from .imports import find_import, load_import, matching_import
 from .layout import Layout
 from .record_check import require_record
-from .state import State, StateMismatch, StateUnavailable, initial_state, load_state, save_state, state_folder
+from .state import State, StateMismatch, initial_state, load_state, save_state, state_folder
 
 _IMPORT = "import:"
 
@@ -83,22 +81,11 @@ def keep(project: Project, config: RunConfig, state: State, init: dict[str, Any]
 
 
 def provide(project: Project, history: RunHistory) -> None:
-    """Put the first state of a run in its place where only the imported files, or the parent's, are at hand.
-
-    Raises NoSuchImport, …
-    """
+    """Put state 0 of a run in its place where only the imported files are at hand. Raises NoSuchImport, …"""
     init = history.genesis["init"]
-    folder = state_folder(project.runs_dir / history.name, history.first)
-    if folder.is_dir():
-        return
-    if init["kind"] == "import":
+    folder = state_folder(project.runs_dir / history.name, 0)
+    if init["kind"] == "import" and not folder.is_dir():
         save_state(load_import(project, matching_import(project, init), history.config.decoder), folder)
-    elif init["kind"] == "parent" and history.parent is not None:
-        theirs = state_folder(project.runs_dir / history.parent.name, history.first)
-        if theirs.is_dir():  # what it holds is compared with the genesis, whoever put it there
-            with suppress(OSError, shutil.Error):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copytree(theirs, folder)
 
 
 def model_of(project: Project, start: str) -> Model | UserModel:
@@ -107,6 +94,3 @@ def model_of(project: Project, start: str) -> Model | UserModel:
         return find_import(project, start.removeprefix(_IMPORT)).model
     with project.open_ledger() as ledger:
         return open_run(ledger, start.partition("@")[0]).config.model
-
-
-__all__ = ["NoSuchStart", "StateUnavailable", "begin", "keep", "model_of", "provide"]
