@@ -48,6 +48,8 @@ def audit_checks(lineage: Lineage, policy: Policy) -> list[Check]:
     covered = length((max(first, low), min(last, high)) for low, high in replayed)
     total = last - first + 1
     said = f"audits that count replayed {covered} of the {total} steps up to the released one"
+    if lineage.parents:
+        said += f" since {lineage.parents[0]}"
     if rules.min_audited_steps is not None:
         # A release of fewer steps than the rule asks for cannot show more than all of them.
         enough = bool(judged.counted) and covered >= min(rules.min_audited_steps, total)

@@ -1,9 +1,9 @@
 """Gathers the bundle of a release from a ledger: entries, inclusion proofs to one checkpoint, history proofs.
 
 Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
-every `key` entry; every audit of the run with its intent; every word on its releases; the newest `status`, and every
-eval that it lists for the run; without one, the last eval on each dataset at or before the released step. The same
-ledger and release give the same bytes.
+the genesis and the `state` entry of each run that it goes on from; every `key` entry; every audit of the run with its
+intent; every word on its releases; the newest `status`, and every eval that it lists for the run; without one, the last
+eval on each dataset at or before the released step. The same ledger and release give the same bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         sources = _sources(ledger, predicate)
         steps = {step, *(said["step"] for said in sources.values())}
         chain = _chain(ledger, genesis, steps, step, release, status)
+        parents = _parents(ledger, genesis)
         chosen = {release, *sources, genesis, *chain, *_datasets(ledger, genesis, chain), *_about(ledger, genesis)}
+        chosen |= {index for pair in parents for index in pair}
         chosen |= set() if status is None else {status}
         entries = [
             bundle.LoggedEntry(
@@ -70,6 +72,8 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             if index < checkpoint.size
         ]
         history = _history(ledger, genesis, chain)
+        history += [proof for before, state in parents for proof in _history(ledger, before, [state])]
+        history.sort(key=lambda proof: (proof.within, proof.entry))
         anchors = _anchors(ledger, chosen, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
         opened = None if status is None else prove_run(ledger, status, run, checkpoint.size)
     made = bundle.Provenance(
@@ -104,6 +108,18 @@ def _sources(ledger: Ledger, predicate: Mapping[str, Any]) -> dict[int, Mapping[
             raise ReleaseMissing(f"the release {leaf[:16]}… that it derives from is not in this ledger")
         found[index] = open_envelope(ledger.entry(index)).statement["predicate"]
         found |= _sources(ledger, found[index])
+    return found
+
+
+def _parents(ledger: Ledger, genesis: int) -> list[tuple[int, int]]:
+    """(genesis, state) of the runs that a run goes back to: log indexes of each, and of the state gone on from."""
+    found = []
+    while (init := open_envelope(ledger.entry(genesis)).statement["predicate"]["init"])["kind"] == "parent":
+        pair = [ledger.find(bytes.fromhex(init[name])) for name in ("run", "entry")]
+        if pair[0] is None or pair[1] is None:
+            raise ReleaseMissing(f"the run {init['run'][:16]}… that the run goes on from is not in this ledger")
+        found.append((pair[0], pair[1]))
+        genesis = pair[0]
     return found
 
 

@@ -30,6 +30,18 @@ class LineageBroken(FoundWrong):
 
 
 @dataclass(frozen=True)
+class Parent:
+    """A run that another one goes on from: its genesis, and the entry of the state that the other begins with."""
+
+    genesis: Entry
+    state: Entry
+
+    def __str__(self) -> str:
+        name, step = self.genesis.predicate["name"], self.state.predicate["step"]
+        return f"step {step} of run {name} ({self.genesis.leaf[:16]}…)"
+
+
+@dataclass(frozen=True)
 class Lineage:
     """A release and what it stands on. ``released`` is the step entry, or the genesis for step 0.
 
@@ -47,6 +59,8 @@ class Lineage:
     """The releases that this one derives from, directly or not."""
     origins: Mapping[str, Entry] = field(default_factory=dict)
     """For each of them, by leaf hash, the entry of the step that it names."""
+    parents: Sequence[Parent] = ()
+    """The runs that its run goes back to, the nearest first."""
 
     @property
     def step(self) -> int:
@@ -70,8 +84,10 @@ def find(entries: Sequence[Entry]) -> Lineage:
     sources = _sources(release, releases)
     run = release.predicate["run"]
     genesis = _named(entries, "run", run, f"the run {run[:16]}… of {release}")
+    parents = _parents(genesis, entries)
+    others = {genesis.index, *(entry.index for parent in parents for entry in (parent.genesis, parent.state))}
     chain = sorted(
-        (entry for entry in entries if KINDS[entry.kind].chained and entry is not genesis),
+        (entry for entry in entries if KINDS[entry.kind].chained and entry.index not in others),
         key=lambda entry: entry.predicate["seq"],
     )
     intents = [entry for entry in entries if entry.kind == "audit-intent"]
@@ -85,13 +101,28 @@ def find(entries: Sequence[Entry]) -> Lineage:
     for entry in datasets:
         if entry.leaf not in used:
             raise LineageBroken(f"{entry} is a dataset that the run does not use")
-    known = {entry.index for entry in (release, *sources, genesis, *chain, *intents, *audits, *datasets)}
+    known = others | {entry.index for entry in (release, *sources, *chain, *intents, *audits, *datasets)}
     for entry in entries:
         if entry.index not in known and entry.kind not in _ABOUT_KEYS:
             raise LineageBroken(f"{entry} does not belong to the release")
     released = _made(release, genesis, chain)
     origins = {entry.leaf: _made(entry, genesis, chain) for entry in sources}
-    return Lineage(release, genesis, released, chain, datasets, intents, audits, sources, origins)
+    return Lineage(release, genesis, released, chain, datasets, intents, audits, sources, origins, parents)
+
+
+def _parents(genesis: Entry, entries: Sequence[Entry]) -> list[Parent]:
+    """The runs that one goes back to, the nearest first, each held to what the genesis after it says."""
+    found: list[Parent] = []
+    while (init := genesis.predicate["init"])["kind"] == "parent":
+        state = _named(entries, "state", init["entry"], f"the state that {genesis} begins with")
+        before = _named(entries, "run", init["run"], f"the run {init['run'][:16]}… that {genesis} goes on from")
+        if any(state.predicate[name] != init[name] for name in ("run", "step", "state")):
+            raise LineageBroken(f"{genesis} begins with another state than {state} stored")
+        if not before.index < state.index < genesis.index:
+            raise LineageBroken(f"{genesis} stands before {state}, which it begins with")
+        found.append(Parent(before, state))
+        genesis = before
+    return found
 
 
 def _made(release: Entry, genesis: Entry, chain: Sequence[Entry]) -> Entry:
@@ -130,7 +161,8 @@ def check_release(lineage: Lineage, origin: str) -> str:
     name, version = release.predicate["model"], release.predicate["version"]
     return (
         f"{name}/{version} is step {lineage.step} of run {genesis.predicate['name']} ({genesis.leaf[:16]}…), "
-        f"published by {release.envelope.keyid[:16]}…"
+        + "".join(f"which goes on from {parent}, " for parent in lineage.parents)
+        + f"published by {release.envelope.keyid[:16]}…"
     )
 
 
@@ -188,6 +220,7 @@ def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], ring: KeyRing)
     the history that the last of them signed. Positions and sizes are the signed ones.
     """
     by_index = {entry.index: entry for entry in (lineage.genesis, *lineage.chain)}
+    by_index |= {entry.index: entry for parent in lineage.parents for entry in (parent.genesis, parent.state)}
     proven: set[tuple[int, int]] = set()
     for proof in proofs:
         inner, outer = by_index.get(proof.entry), by_index.get(proof.within)
@@ -216,15 +249,17 @@ def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], ring: KeyRing)
         if not ring.may_continue(entry.envelope.keyid, lineage.genesis.envelope.keyid):
             raise LineageBroken(f"{entry} is not signed by the key that began the run, or one that replaced it")
         previous = entry
+    needed = [(parent.genesis.index, parent.state.index) for parent in lineage.parents]
+    for parent in lineage.parents:
+        if not ring.may_continue(parent.state.envelope.keyid, parent.genesis.envelope.keyid):
+            raise LineageBroken(f"{parent.state} is not signed by the key that began its run, or one that replaced it")
     if lineage.chain:
         last = lineage.chain[-1]
-        needed = [(lineage.genesis.index, entry.index) for entry in lineage.chain]
+        needed += [(lineage.genesis.index, entry.index) for entry in lineage.chain]
         needed += [(entry.index, last.index) for entry in lineage.chain[:-1]]
-        for inner_index, outer_index in needed:
-            if (inner_index, outer_index) not in proven:
-                raise LineageBroken(
-                    f"no proof that {by_index[inner_index]} is in the history of {by_index[outer_index]}"
-                )
+    for inner_index, outer_index in needed:
+        if (inner_index, outer_index) not in proven:
+            raise LineageBroken(f"no proof that {by_index[inner_index]} is in the history of {by_index[outer_index]}")
     return f"genesis {lineage.genesis.leaf[:16]}… is entry 0 of the history of {len(lineage.chain)} entries of the run"
 
 
