@@ -62,7 +62,7 @@ def entry(index: int, auditor: str, *found: tuple[int, int, str], **changes: Any
 
 
 def measured(*about: Entry, keys: KeyRing | None = None, trusted: frozenset[str] = frozenset((A, B, C))) -> Coverage:
-    genesis = {"arithmetic": ARITHMETIC, "control": {"step": 0}, "name": "r"}
+    genesis = {"arithmetic": ARITHMETIC, "control": {"step": 0}, "init": {"kind": "seeded"}, "name": "r"}
     chain = [Entry(0, "run", genesis)]
     chain += [Entry(i, "step", {"computed": {"step": i}}) for i in range(1, 13)]
     chain += [Entry(20 + i, "state", {"step": i}) for i in (4, 8, 12)]

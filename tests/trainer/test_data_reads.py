@@ -38,7 +38,9 @@ def history(dataset: Commitment, *, first_cursor: int = 0) -> RunHistory:
         where="test",
     )
     datasets = [{"name": "d", "role": "train", "entry": "00" * 32, "dataset": dataset.to_json()}]
-    entries = [Entry(0, "run", {"name": "r", "config": config.resolved(), "datasets": datasets})]
+    entries = [
+        Entry(0, "run", {"name": "r", "config": config.resolved(), "datasets": datasets, "control": {"step": 0}})
+    ]
     for step in range(1, STEPS + 1):
         control = {"step": step, "tokens": 0, "cursor": first_cursor + step * WINDOWS}
         entries.append(Entry(step, "step", {"computed": {"step": step, "control": control}}))
