@@ -89,6 +89,9 @@ def test_the_projects_published_vector_is_well_formed(tmp_path: Path) -> None:
     payload = json.loads(base64.b64decode(json.loads(path.read_text())["dsseEnvelope"]["payload"]))
     listed = {item["name"]: item["digest"] for item in payload["predicate"]["resources"]}
     assert listed == {name: hashlib.sha256((path.parent / name).read_bytes()).hexdigest() for name in listed}
+    assert sorted(listed) == ["signme-1", "signme-2"]
+    # What its signer was told to ignore lies beside them; our exports sign all that is there, and ignore nothing.
+    assert hashlib.sha256((path.parent / "ignore-me").read_bytes()).hexdigest() not in listed.values()
     assert oms._root(payload["predicate"]["resources"]) == payload["subject"][0]["digest"]["sha256"]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,9 +213,3 @@ def test_coverage_of_a_real_run(
     project.trust_path.unlink()
     with project.open_ledger() as ledger:
         assert open_coverage(project, ledger, "r").histogram() == {0: 0, 1: 6}
-
-
-def test_the_vectors_of_the_page() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "formats" / "audit.md"
-    result = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
-    assert result.attempted > 10 and result.failed == 0
