@@ -23,6 +23,7 @@ from .replay_files import (
     Address,
     DataAddress,
     ModelAddress,
+    PartsAddress,
     StateAddress,
     open_file,
 )
@@ -65,6 +66,10 @@ def export_run(project: Project, ledger: Ledger, name: str, folder: Path) -> Rep
         else:
             done.states.append(step)
             done.bytes += sum(size for size in copied if size is not None)
+    for (step,) in ledger.connection.execute(
+        "SELECT step FROM steps WHERE run = (SELECT entry FROM runs WHERE hash = ?) ORDER BY step", (run,)
+    ).fetchall():
+        done.bytes += _copy(project, ledger, PartsAddress(run, step), folder) or 0
     # A run that begins with imported weights keeps them as state 0, whose moments are 0; one that goes on from another
     # run keeps the whole state that it goes on from.
     (first,) = ledger.connection.execute("SELECT coalesce(parent_step, 0) FROM runs WHERE hash = ?", (run,)).fetchone()

@@ -4,6 +4,7 @@ The same paths lead to them on `ledger serve`, below an export and in a project 
 
     replay/states/RUN/STEP/weights.safetensors     RUN: the leaf hash of the genesis, STEP: decimal
     replay/states/RUN/STEP/optimizer.safetensors
+    replay/parts/RUN/STEP.json                     of a run that commits to parts of its steps: the leaves of one
     replay/models/RUN/model.json                   of a run that trains a module of the user's: its captured program
     replay/data/ROOT/FILE                          ROOT: of the dataset's commitment, FILE: as its manifest names it
 
@@ -32,6 +33,7 @@ MANIFEST, HELD_OUT, HELD_OUT_FOLDER = "manifest.json", ".held-out", "held-out"
 MANIFEST_LIMIT = 1 << 24
 
 _STATE = re.compile(r"states/([0-9a-f]{64})/(0|[1-9][0-9]{0,14})/(weights\.safetensors|optimizer\.safetensors)")
+_PARTS = re.compile(r"parts/([0-9a-f]{64})/([1-9][0-9]{0,14})\.json")
 _MODEL = re.compile(r"models/([0-9a-f]{64})/model\.json")
 _DATA = re.compile(r"data/([0-9a-f]{64})/(manifest\.json|documents\.bin|tree\.bin|tokens-[0-9]{5,9}\.bin)")
 
@@ -47,6 +49,18 @@ class StateAddress:
     @property
     def path(self) -> str:
         return f"{PREFIX}states/{self.run}/{self.step}/{self.file}"
+
+
+@dataclass(frozen=True)
+class PartsAddress:
+    """The leaves of the parts that a step commits to."""
+
+    run: str
+    step: int
+
+    @property
+    def path(self) -> str:
+        return f"{PREFIX}parts/{self.run}/{self.step}.json"
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ class DataAddress:
         return f"{PREFIX}data/{self.root}/{self.file}"
 
 
-Address = StateAddress | ModelAddress | DataAddress
+Address = StateAddress | PartsAddress | ModelAddress | DataAddress
 
 
 def parse_address(path: str) -> Address | None:
@@ -82,6 +96,8 @@ def parse_address(path: str) -> Address | None:
         return None
     if (state := _STATE.fullmatch(below)) is not None:
         return StateAddress(state[1], int(state[2]), state[3])
+    if (parts := _PARTS.fullmatch(below)) is not None:
+        return PartsAddress(parts[1], int(parts[2]))
     if (model := _MODEL.fullmatch(below)) is not None:
         return ModelAddress(model[1])
     if (data := _DATA.fullmatch(below)) is not None:
@@ -92,6 +108,11 @@ def parse_address(path: str) -> Address | None:
 def state_folder(run_folder: Path, step: int) -> Path:
     """Where a run's folder keeps the state after `step` updates."""
     return run_folder / "states" / f"step-{step:08d}"
+
+
+def parts_file(run_folder: Path, step: int) -> Path:
+    """Where a run's folder keeps the leaves of the parts of a step."""
+    return run_folder / "parts" / f"step-{step:08d}.json"
 
 
 def dataset_folder(data_dir: Path, name: str) -> Path:
@@ -114,6 +135,8 @@ def open_file(project: Project, ledger: Ledger, address: Address) -> BinaryIO | 
         folder = project.runs_dir / str(row[0])
         if isinstance(address, ModelAddress):
             return _open(folder / MODEL_FILE)
+        if isinstance(address, PartsAddress):
+            return _open(parts_file(folder, address.step))
         return _open(state_folder(folder, address.step) / address.file)
     rows = ledger.connection.execute(
         "SELECT DISTINCT name, visibility FROM datasets WHERE root = ?", (address.root,)

@@ -132,10 +132,9 @@ class Examiner:
         if self.workspace is None or self.stream is None:
             problem = self.problem or self.data_problem or _Problem("inconclusive", "no replay can begin")
             return replace(problem.of(unit), part=part)
-        folder = self.material.project.runs_dir / self.history.name
         try:
             examiner = PartExaminer(
-                self.history, self.stored, folder, self.workspace, self.stream, self.trusted_states()
+                self.history, self.stored, self.material, self.workspace, self.stream, self.trusted_states()
             )
             return examiner.examine(
                 unit.first, part, lambda name, values: self.transcript.tap(unit.first, name, values)

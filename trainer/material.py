@@ -15,6 +15,7 @@ from bitwitness.ledger.project import Project
 from .data import Dataset
 from .history import RunHistory
 from .own_model import read_model
+from .parts import read_leaves
 from .state import StateUnavailable, state_folder
 
 
@@ -42,6 +43,9 @@ class Material(Protocol):
 
     def dataset(self, name: str, expected: Commitment) -> Dataset:
         """The dataset of that name, if it has this commitment. Raises what Dataset.open raises."""
+
+    def parts(self, history: RunHistory, step: int) -> bytes:
+        """What is said to be the parts that a step commits to. Raises PartsUnavailable; not yet believed."""
 
     def model(self, history: RunHistory) -> bytes | None:
         """What is said to be the captured model of a run; None where there is nothing. Not yet believed."""
@@ -90,6 +94,9 @@ class LocalMaterial:
 
     def dataset(self, name: str, expected: Commitment) -> Dataset:
         return Dataset.open(self._project.data_dir, name, expected=expected)
+
+    def parts(self, history: RunHistory, step: int) -> bytes:
+        return read_leaves(self._project.runs_dir / history.name, step)
 
     def model(self, history: RunHistory) -> bytes | None:
         return read_model(self._project.runs_dir / history.name)

@@ -7,7 +7,6 @@ are computed by the auditor, so only the state before the step ever comes from t
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +18,9 @@ from .config import UserModel
 from .data import WindowStream
 from .history import RunHistory
 from .layout import Layout
-from .material import StoredStates
+from .material import Material, StoredStates
 from .outcome import UnitResult
-from .parts import gradient_commitment, load_leaves, names, shard_leaf
+from .parts import check_leaves, gradient_commitment, names, shard_leaf
 from .replay import nearest_state, replay, stored_state
 from .sample import Unit
 from .state import State, StateMismatch, StateUnavailable
@@ -54,12 +53,12 @@ class PartExaminer:
         self,
         history: RunHistory,
         stored: StoredStates,
-        run_folder: Path,
+        material: Material,
         workspace: Workspace,
         stream: WindowStream,
         trusted: set[int],
     ) -> None:
-        self._history, self._stored, self._folder = history, stored, run_folder
+        self._history, self._stored, self._material = history, stored, material
         self._workspace, self._stream, self._trusted = workspace, stream, trusted
 
     def examine(self, number: int, part: str, tap: Tap) -> UnitResult:
@@ -88,7 +87,8 @@ class PartExaminer:
         return state
 
     def _leaves(self, number: int) -> tuple[bytes, ...]:
-        return load_leaves(self._folder, number, self._history.computed(number)["parts"]).leaves
+        given = self._material.parts(self._history, number)
+        return check_leaves(given, number, self._history.computed(number)["parts"]).leaves
 
     def _shard(self, number: int, shard: int, state: State, tap: Tap) -> tuple[str, str]:
         workspace, data = self._workspace, self._workspace.config.data

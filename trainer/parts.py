@@ -19,10 +19,11 @@ from bitwitness.ledger.commitments import Commitment, tree
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_hex, f64_hex
 from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.replay_files import parts_file
 
 from .layout import Layout
 
-_MAX_FILE = 64 << 20
+MAX_FILE = 64 << 20
 
 Json = dict[str, Any]
 
@@ -111,16 +112,12 @@ class Parts:
         return PartLeaves((*self._shards, *self._folds, norm_leaf(loss, norm, tokens, scalars)))
 
 
-def parts_file(run_folder: Path, step: int) -> Path:
-    return run_folder / "parts" / f"step-{step:08d}.json"
-
-
 def save_leaves(run_folder: Path, step: int, leaves: PartLeaves) -> None:
     """Keep the leaves of a step, whole or not at all. A replay makes them again, so nothing waits for the disk."""
     path = parts_file(run_folder, step)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(jcs.encode([jcs.parse(leaf) for leaf in leaves.leaves]))
         temporary.replace(path)
     except OSError as error:
@@ -128,16 +125,24 @@ def save_leaves(run_folder: Path, step: int, leaves: PartLeaves) -> None:
         raise BitwitnessError(f"{path}: the parts could not be kept: {error.strerror}") from None
 
 
-def load_leaves(run_folder: Path, step: int, expected: Json) -> PartLeaves:
-    """The leaves of a step, once they are those of its `computed.parts`. Raises PartsUnavailable."""
+def read_leaves(run_folder: Path, step: int) -> bytes:
+    """What is kept of the parts of a step, not yet believed. Raises PartsUnavailable."""
     path = parts_file(run_folder, step)
     try:
-        found = jcs.parse(read_regular(path, _MAX_FILE), max_bytes=_MAX_FILE)
+        return read_regular(path, MAX_FILE)
+    except OSError as error:
+        raise PartsUnavailable(f"{path}: {error.strerror}") from None
+
+
+def check_leaves(data: bytes, step: int, expected: Json) -> PartLeaves:
+    """The leaves of a step, if they are those of its `computed.parts`. Raises PartsUnavailable."""
+    try:
+        found = jcs.parse(data, max_bytes=MAX_FILE)
         leaves = PartLeaves(tuple(jcs.encode(leaf) for leaf in found) if isinstance(found, list) else ())
-    except (OSError, ValueError, BitwitnessError) as error:
-        raise PartsUnavailable(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except (ValueError, BitwitnessError) as error:
+        raise PartsUnavailable(f"the parts of step {step} cannot be read: {error}") from None
     if leaves.commit().to_json() != expected:
-        raise PartsUnavailable(f"{path}: not the parts that step {step} commits to")
+        raise PartsUnavailable(f"the parts at hand are not those that step {step} commits to")
     return leaves
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import NotThere, Remote, RemoteError
-from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, ModelAddress, StateAddress
+from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, ModelAddress, PartsAddress, StateAddress
 from bitwitness.ledger.safetensors_header import HEADER_LIMIT
 
 from . import own_model
@@ -22,6 +22,7 @@ from .data.remote_dataset import RemoteDataset
 from .history import RunHistory
 from .memory import parameters
 from .own_model import MODEL_LIMIT
+from .parts import MAX_FILE, PartsUnavailable
 from .state import StateUnavailable, state_folder
 
 _TRIES = 3
@@ -104,6 +105,14 @@ class RemoteMaterial:
         entries = [] if self._history is None else list(self._history.datasets.values())
         entry = next(item for item in entries if item["name"] == name and item["dataset"] == expected.to_json())
         return RemoteDataset(self._remote, self._project.data_dir / expected.root, entry)
+
+    def parts(self, history: RunHistory, step: int) -> bytes:
+        try:
+            return self._remote.get(PartsAddress(history.run, step).path, MAX_FILE)
+        except NotThere:
+            raise PartsUnavailable(f"{self._remote.url} has no parts of step {step}") from None
+        except RemoteError as error:
+            raise PartsUnavailable(f"the parts of step {step} could not be fetched: {error}") from None
 
     def model(self, history: RunHistory) -> bytes | None:
         """Fetched once; its digest is compared by whoever asked (own_model.captured)."""

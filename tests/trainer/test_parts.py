@@ -12,13 +12,14 @@ from bitwitness.ledger.commitments import tree
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.replay_files import parts_file
 from bitwitness.trainer import parts
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.coverage import _segments, open_coverage
 from bitwitness.trainer.history import Entry, RunHistory, open_run, open_verified_run
 from bitwitness.trainer.layout import Layout
 from bitwitness.trainer.part_audit import part_names
-from bitwitness.trainer.parts import PartsUnavailable, load_leaves, parts_file
+from bitwitness.trainer.parts import PartsUnavailable, check_leaves, read_leaves
 from bitwitness.trainer.run import train
 from bitwitness.trainer.step import Workspace
 
@@ -49,7 +50,7 @@ def test_a_step_commits_to_its_parts(trained: Project) -> None:
     history = history_of(trained)
     for step in range(1, 5):
         computed = history.computed(step)
-        leaves = load_leaves(trained.runs_dir / "r", step, computed["parts"]).leaves
+        leaves = check_leaves(read_leaves(trained.runs_dir / "r", step), step, computed["parts"]).leaves
         assert tree("parts/1", leaves).to_json() == computed["parts"]
         said = [json.loads(leaf) for leaf in leaves]
         assert [leaf["part"] for leaf in said] == ["shard"] * 3 + ["fold"] * 2 + ["norm"]
@@ -77,12 +78,11 @@ def test_leaves_that_are_not_the_ledgers_are_not_used(trained: Project) -> None:
     folder, expected = trained.runs_dir / "r", history_of(trained).computed(1)["parts"]
     text = parts_file(folder, 2).read_bytes()
     for wrong in (b"", b"{}", b"[1]", text, text[:-1]):
-        parts_file(folder, 1).rename(folder / "kept")
-        parts_file(folder, 1).write_bytes(wrong)
-        with pytest.raises(PartsUnavailable, match="step-00000001"):
-            load_leaves(folder, 1, expected)
-        (folder / "kept").rename(parts_file(folder, 1))
-    load_leaves(folder, 1, expected)
+        with pytest.raises(PartsUnavailable, match="step 1"):
+            check_leaves(wrong, 1, expected)
+    check_leaves(read_leaves(folder, 1), 1, expected)
+    with pytest.raises(PartsUnavailable, match="step-00000009"):
+        read_leaves(folder, 9)
 
 
 def test_another_gradient_is_found_in_its_part(project: Project) -> None:

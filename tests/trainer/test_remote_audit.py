@@ -68,6 +68,30 @@ def test_a_stranger_audits_over_http(project: Project, alice: Signer, url: str, 
     assert not list(kept.rglob("paths.bin")) and not list(kept.rglob("*.pem"))
 
 
+def test_a_stranger_audits_one_part(tmp_path: Path) -> None:
+    """From a server and from an export; who has only the parts of the neighbouring step covers nothing."""
+    theirs = make_project(tmp_path / "theirs")
+    train(theirs, small_config(steps=2, commit="parts"), threads=2)
+    bob = stranger(theirs, tmp_path / "alice")
+    with serving(theirs) as address, Remote(address) as remote:
+        for name in ("shard:1", "norm"):
+            report = audit(venue(remote, tmp_path, bob), "r", steps=(2, 2), part=name, threads=1)
+            assert [(item.part, item.outcome) for item in report.units] == [(name, "match")]
+    with theirs.open_ledger() as ledger:
+        export_tiles(ledger, tmp_path / "bucket")
+        export_run(theirs, ledger, "r", tmp_path / "bucket")
+    (one, two) = sorted((tmp_path / "bucket" / "replay" / "parts").rglob("*.json"))
+    for content, outcome in ((two.read_bytes(), "match"), (one.read_bytes(), "unavailable"), (None, "unavailable")):
+        two.unlink()
+        if content is not None:
+            two.write_bytes(content)
+        shutil.rmtree(tmp_path / "work")
+        with Remote(str(tmp_path / "bucket")) as remote:
+            there = venue(remote, tmp_path, bob, tmp_path / f"{outcome}-{content is None}.jsonl")
+            report = audit(there, "r", steps=(2, 2), part="shard:0", threads=1)
+        assert [item.outcome for item in report.units] == [outcome], report.units
+
+
 def test_the_command_of_a_stranger(
     project: Project, alice: Signer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
