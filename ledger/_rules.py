@@ -95,6 +95,11 @@ def alias_is_stated(predicate: Mapping[str, Any]) -> None:
         fail("predicate.alias", "stands with the statements 'alias' and 'unalias', and only there")
 
 
+def reason_unless_confirmed(predicate: Mapping[str, Any]) -> None:
+    if ("reason" in predicate) != (predicate["result"] != "confirmed"):
+        fail("predicate.reason", "stands unless the result is 'confirmed'")
+
+
 def result_of_units(predicate: Mapping[str, Any]) -> None:
     units = predicate["units"]
     for number, unit in enumerate(units):
@@ -102,6 +107,8 @@ def result_of_units(predicate: Mapping[str, Any]) -> None:
             fail(f"predicate.units[{number}].first", "after last")
         if "part" in unit and not 1 <= unit["first"] == unit["last"]:
             fail(f"predicate.units[{number}].part", "stands in a unit of one step")
+        if unit.get("start", 0) > unit["first"]:
+            fail(f"predicate.units[{number}].start", "after first")
         if ("found" in unit) != (unit["outcome"] == "mismatch"):
             fail(f"predicate.units[{number}].found", "stands with the outcome 'mismatch', and only there")
     outcomes = {unit["outcome"] for unit in units}

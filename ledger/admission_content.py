@@ -62,6 +62,8 @@ class Contents:
             self._check_intent(index, predicate)
         elif kind == "audit":
             self._check_audit(index, predicate)
+        elif kind == "recheck":
+            self._check_recheck(predicate)
         if kind != "run" and "seq" in predicate:
             self._touched.add(predicate["run"])
             self._of(predicate["run"]).follow(index, kind, predicate)
@@ -125,6 +127,24 @@ class Contents:
             raise EntryError(str(wrong), "predicate.seed") from None
         except (ValueError, KeyError, TypeError):
             raise EntryError("the audit-intent was edited in the ledger; run `ledger fsck`", f"entry {entry}") from None
+
+    def _check_recheck(self, predicate: Predicate) -> None:
+        row = self._connection.execute(
+            "SELECT runs.hash, auditor FROM audits JOIN runs ON runs.entry = audits.run WHERE audits.hash = ?",
+            (predicate["audit"],),
+        ).fetchone()
+        if row is None:
+            raise UnknownReference("audit", predicate["audit"])
+        if predicate["run"] != row[0]:
+            raise EntryError("not the run of the audit that was computed again", "predicate.run")
+        own = self._connection.execute(
+            "WITH RECURSIVE line (entry) AS (SELECT entry FROM keys WHERE keyid = ?"
+            " UNION SELECT replaces FROM keys JOIN line ON keys.entry = line.entry WHERE replaces IS NOT NULL)"
+            " SELECT 1 FROM line WHERE entry = ?",
+            (predicate["signer"], row[1]),
+        )
+        if own.fetchone() is not None:
+            raise EntryError("an auditor's own audit; only another auditor's recheck is worth anything", "recheck")
 
     def _release(self, leaf: str) -> Predicate | None:
         row = self._connection.execute(

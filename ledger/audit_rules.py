@@ -99,6 +99,38 @@ def untrusted(
     return None
 
 
+def refutation(audit: str, auditor: str, rechecks: Iterable[tuple[int, Json]], trusted: Collection[str]) -> int | None:
+    """The entry of a recheck that refutes an audit, if a trusted auditor made it; None if none stands.
+
+    `audit` is the leaf hash, `rechecks` are (log index, predicate) in log order, `trusted` and `auditor` keyids. Of one
+    rechecker the last word counts that was not inconclusive.
+    """
+    return next((index for index, result in _words(audit, auditor, rechecks, trusted) if result == "refuted"), None)
+
+
+def mismatch_stands(audit: str, auditor: str, rechecks: Iterable[tuple[int, Json]], trusted: Collection[str]) -> bool:
+    """Whether an audit that found a mismatch accuses.
+
+    Not if a trusted auditor refuted it, unless a trusted auditor made or confirmed it.
+    """
+    if auditor in trusted:
+        return True
+    results = {result for _index, result in _words(audit, auditor, rechecks, trusted)}
+    return "refuted" not in results or "confirmed" in results
+
+
+def _words(
+    audit: str, auditor: str, rechecks: Iterable[tuple[int, Json]], trusted: Collection[str]
+) -> list[tuple[int, str]]:
+    """(entry, result) of the last conclusive recheck of an audit by each trusted auditor but its own."""
+    last: dict[str, tuple[int, str]] = {}
+    for index, said in rechecks:
+        signer, result = said["signer"], said["result"]
+        if said["audit"] == audit and signer in trusted and signer != auditor and result != "inconclusive":
+            last[signer] = (index, result)
+    return sorted(last.values())
+
+
 def covered_spans(audit: Json) -> list[tuple[int, int]]:
     """(first, last) of every unit that covers its steps, ascending. One part of a step covers no step by itself."""
     return _spans(unit for unit in audit["units"] if unit["outcome"] == "match" and "part" not in unit)

@@ -167,6 +167,7 @@ _SUMMARIES = {
     "end": lambda p: f"after step {p['step']}",
     "audit-intent": lambda p: f"steps {p['first']} to {p['last']}, {p['samples']} units to draw",
     "audit": lambda p: f"{p['result']}: {p['steps']} steps compared, {p['basis']}",
+    "recheck": lambda p: f"{p['result']}: audit {p['audit'][:16]}, {p['steps']} steps computed again",
     "release": lambda p: f"{p['model']} version {p['version']}, from step {p['step']}",
     "endorse": lambda p: f"{p['statement']}{' ' + p['alias'] if 'alias' in p else ''}: release {p['release'][:16]}",
     "status": lambda p: f"number {p['sequence']}, over {p['ledger']['size']} entries",

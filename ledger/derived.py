@@ -305,6 +305,7 @@ class Derivation:
         self._insert(
             "audits",
             entry=index,
+            hash=leaf_hash,
             run=self._run(p["run"]),
             intent=self._lookup("audit_intents", "hash", p["intent"], "audit-intent"),
             auditor=self._key(p["signer"]),
@@ -327,6 +328,20 @@ class Derivation:
                 cause=unit["cause"],
                 reason=unit.get("reason"),
             )
+
+    def _recheck_rows(self, index: int, leaf_hash: str, p: Json) -> None:
+        self._insert(
+            "rechecks",
+            entry=index,
+            audit=self._lookup("audits", "hash", p["audit"], "audit"),
+            run=self._run(p["run"]),
+            auditor=self._key(p["signer"]),
+            result=p["result"],
+            reason=p.get("reason"),
+            steps=p["steps"],
+            transcript=p["transcript"]["root"],
+            time=p["observed"]["time"],
+        )
 
     def _release_rows(self, index: int, leaf_hash: str, p: Json) -> None:
         self._insert(
@@ -407,6 +422,7 @@ _ROWS: dict[str, _Rows] = {
     "end": _event("end"),
     "audit-intent": Derivation._intent_rows,
     "audit": Derivation._audit_rows,
+    "recheck": Derivation._recheck_rows,
     "release": Derivation._release_rows,
     "endorse": Derivation._endorse_rows,
     "status": Derivation._status_rows,

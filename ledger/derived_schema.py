@@ -10,7 +10,7 @@ import sqlite3
 
 from .schema import split_statements
 
-VERSION = 3
+VERSION = 4
 LEAF_BLOCK = 4096
 
 TABLES = """
@@ -180,6 +180,7 @@ CREATE INDEX audit_intents_by_run ON audit_intents (run, entry);
 
 CREATE TABLE audits (
     entry INTEGER PRIMARY KEY REFERENCES entries (idx),
+    hash TEXT NOT NULL UNIQUE,
     run INTEGER NOT NULL REFERENCES runs (entry),
     intent INTEGER NOT NULL UNIQUE REFERENCES audit_intents (entry),
     auditor INTEGER NOT NULL REFERENCES keys (entry),
@@ -202,6 +203,20 @@ CREATE TABLE audit_units (
     reason TEXT,
     PRIMARY KEY (audit, position)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE rechecks (
+    entry INTEGER PRIMARY KEY REFERENCES entries (idx),
+    audit INTEGER NOT NULL REFERENCES audits (entry),
+    run INTEGER NOT NULL REFERENCES runs (entry),
+    auditor INTEGER NOT NULL REFERENCES keys (entry),
+    result TEXT NOT NULL,
+    reason TEXT,
+    steps INTEGER NOT NULL,
+    transcript TEXT NOT NULL,
+    time TEXT NOT NULL
+) STRICT;
+CREATE INDEX rechecks_by_audit ON rechecks (audit, entry);
+CREATE INDEX rechecks_by_run ON rechecks (run, entry);
 
 CREATE TABLE releases (
     entry INTEGER PRIMARY KEY REFERENCES entries (idx),

@@ -1,7 +1,7 @@
 """Audit entries that others have signed, taken into a log: from a request, or from a file that was handed over.
 
-Only `audit-intent` and `audit` entries of enrolled auditors get in, by the rules that every append follows. The
-signature is all that a sender needs to show; an entry that the log has already is answered with its proof again.
+Only `audit-intent`, `audit` and `recheck` entries of enrolled auditors get in, by the rules that every append follows.
+The signature is all that a sender needs to show; an entry that the log has already is answered with its proof again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from .regular_file import read_regular
 from .sealed import Sealed
 from .store import Ledger
 
-KINDS = ("audit-intent", "audit")
+KINDS = ("audit-intent", "audit", "recheck")
 MAX_OPEN_INTENTS = 64
 """How many intents without an audit one auditor may have here: each stands in the log for ever."""
+MAX_RECHECKS = 8
+"""How often one auditor may recheck one audit here."""
 _PATIENCE = 5.0
 
 
@@ -32,6 +34,10 @@ class NotAccepted(BitwitnessError):
 
 class TooManyIntents(NotAccepted):
     """The auditor has announced more audits than he has finished."""
+
+
+class TooManyRechecks(NotAccepted):
+    """The auditor has rechecked this audit often enough."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ def read_submission(data: bytes) -> Sealed:
         raise NotAccepted(f"{len(data)} bytes are more than the {MAX_ENTRY} of an entry")
     entry = sealed.read(data)
     if entry.kind.name not in KINDS:
-        raise NotAccepted(f"only {' and '.join(KINDS)} entries are taken, not {entry.kind.name}")
+        raise NotAccepted(f"only {', '.join(KINDS)} entries are taken, not {entry.kind.name}")
     return entry
 
 
@@ -135,6 +141,13 @@ def _check_sender(ledger: Ledger, entry: Sealed) -> None:
         ).fetchone()
         if waiting >= MAX_OPEN_INTENTS:
             raise TooManyIntents(f"{waiting} intents of key {keyid[:16]}… have no audit yet; finish some of them first")
+    if entry.kind.name == "recheck":
+        (made,) = ledger.connection.execute(
+            "SELECT count(*) FROM rechecks JOIN audits ON audits.entry = audit WHERE rechecks.auditor = ? AND hash = ?",
+            (row[0], entry.envelope.statement["predicate"]["audit"]),
+        ).fetchone()
+        if made >= MAX_RECHECKS:
+            raise TooManyRechecks(f"key {keyid[:16]}… has rechecked this audit {made} times")
 
 
 def _writing(project: Project, patience: float) -> Ledger:

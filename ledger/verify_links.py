@@ -51,6 +51,7 @@ class Links:
         self._payloads: dict[bytes, int] = {}
         self._datasets: dict[str, Any] = {}
         self._intents: dict[str, _Intent] = {}
+        self._audits: dict[str, tuple[str, str]] = {}
         self._releases: dict[str, Mapping[str, Any]] = {}
         self._stored: dict[str, tuple[str, int, str]] = {}
 
@@ -106,7 +107,14 @@ class Links:
             if said["last"] > last:
                 yield f"announces an audit up to step {said['last']}, the run has {last}"
         elif facts.kind == "audit":
+            self._audits[own] = (said["run"], facts.keyid)
             yield from self._audited(index, said, facts.keyid)
+        elif facts.kind == "recheck":
+            run, auditor = self._audits[said["audit"]]
+            if said["run"] != run:
+                yield "is of another run than the audit that it computed again"
+            if self._keys.may_continue(facts.keyid, auditor):
+                yield "is of its own auditor's audit; only another auditor's is worth anything"
 
     def _used(self, uses: list[Mapping[str, Any]]) -> Iterator[str]:
         for use in uses:

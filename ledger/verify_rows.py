@@ -137,6 +137,8 @@ def _facts(envelope: Envelope, kind: Kind) -> Facts:
         refers.append(("dataset", p["dataset"]["entry"]))
     elif kind.name == "audit":
         refers.append(("audit-intent", p["intent"]))
+    elif kind.name == "recheck":
+        refers.append(("audit", p["audit"]))
     elif kind.name == "endorse":
         refers.append(("release", p["release"]))
     elif kind.name == "release":
@@ -166,6 +168,7 @@ _SAID = {
     "release": (*RELEASE_FIELDS, "derivation"),
     "audit-intent": ("beacon", "last", "run", "size", "time"),
     "audit": ("basis", "beacon", "intent", "run", "seed"),
+    "recheck": ("audit", "run"),
 }
 
 

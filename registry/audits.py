@@ -17,7 +17,9 @@ from bitwitness.ledger.audit_rules import (
     contradiction,
     covered_spans,
     length,
+    mismatch_stands,
     omission,
+    refutation,
     untrusted,
 )
 
@@ -42,7 +44,7 @@ class _Judged:
 def audit_checks(lineage: Lineage, policy: Policy) -> list[Check]:
     """The POLICY check `audit`, which is always made, and one for each rule on how much must have been audited."""
     rules, judged = policy.rules, _judge(lineage, policy)
-    checks = [_required(lineage, rules, judged)]
+    checks = [_required(lineage, policy, judged)]
     first, last = lineage.genesis.predicate["control"]["step"] + 1, lineage.step
     replayed = [span for audit in judged.counted for span in covered_spans(audit.predicate)]
     covered = length((max(first, low), min(last, high)) for low, high in replayed)
@@ -71,9 +73,12 @@ def open_intents(lineage: Lineage) -> list[Entry]:
     return [intent for intent in lineage.intents if intent.leaf not in answered]
 
 
-def _required(lineage: Lineage, rules: Rules, judged: _Judged) -> Check:
+def _required(lineage: Lineage, policy: Policy, judged: _Judged) -> Check:
+    rules = policy.rules
     for audit in lineage.audits:
-        if audit.predicate["result"] == "mismatch":
+        if audit.predicate["result"] == "mismatch" and mismatch_stands(
+            audit.leaf, audit.envelope.keyid, _rechecks(lineage), _trusted(rules)
+        ):
             found = next(unit["found"] for unit in audit.predicate["units"] if unit["outcome"] == "mismatch")
             detail = f"{_who(audit)} found that step {found['step']} does not replay ({audit})"
             return Check("audit", False, detail, "POLICY")
@@ -118,6 +123,9 @@ def _judge(lineage: Lineage, policy: Policy) -> _Judged:
 def _why_not(lineage: Lineage, audit: Entry, intent: Entry, policy: Policy) -> str | None:
     """Why this audit does not count for this release; None if it does."""
     predicate, units = audit.predicate, audit.predicate["units"]
+    refuted = refutation(audit.leaf, audit.envelope.keyid, _rechecks(lineage), _trusted(policy.rules))
+    if refuted is not None:
+        return f"a recheck by an auditor of the policy refutes it (entry {refuted})"
     if predicate["result"] != "match":
         return str(predicate["result"])
     if all(unit["cause"] == "chosen" for unit in units):
@@ -142,6 +150,15 @@ def _inconsistency(lineage: Lineage, predicate: Json, intent: Json) -> str | Non
     """What an audit says that cannot be so, or that an audit of these steps would not leave out."""
     run = AuditedRun.of(lineage.genesis.predicate, _last_step(lineage))
     return contradiction(predicate, run) or omission(predicate, intent, run)
+
+
+def _rechecks(lineage: Lineage) -> list[tuple[int, Json]]:
+    return [(entry.index, entry.predicate) for entry in lineage.rechecks]
+
+
+def _trusted(rules: Rules) -> set[str]:
+    """Whose rechecks count: those whom the policy names, since a recheck has no beacon."""
+    return {*rules.self_chosen_auditors, *(rules.auditors or ())}
 
 
 def _last_step(lineage: Lineage) -> int:

@@ -104,7 +104,9 @@ def tree_lines(shown: dict[str, Any]) -> list[str]:
     below.append(f"code {lineage['code']['root'][:16]}…, {lineage['code']['size']} files")
     below += [f"eval at step {e['step']} on {e['dataset']}: {e['mean']:.4f} nats per token" for e in lineage["evals"]]
     below += [
-        f"audit by {a['auditor'][:16]}…: {a['result']}, {a['steps']} steps, {a['basis']}" for a in lineage["audits"]
+        f"audit by {a['auditor'][:16]}…: {a['result']}, {a['steps']} steps, {a['basis']}"
+        + "".join(f"; {word['result']} by {word['auditor'][:16]}…" for word in a.get("rechecks", ()))
+        for a in lineage["audits"]
     ]
     if not lineage["audits"]:
         below.append("no audit")
@@ -172,6 +174,14 @@ def _evals(ledger: Ledger, run: int, step: int) -> list[dict[str, Any]]:
 
 
 def _audits(ledger: Ledger, run: int) -> list[dict[str, Any]]:
+    """The audits of a run, each with the words of those who computed it again; whose word counts, a policy decides."""
+    said: dict[int, list[dict[str, Any]]] = {}
+    for audit, keyid, result, entry in ledger.connection.execute(
+        "SELECT audit, keyid, result, rechecks.entry FROM rechecks JOIN keys ON keys.entry = auditor WHERE run = ?"
+        " ORDER BY rechecks.entry",
+        (run,),
+    ):
+        said.setdefault(int(audit), []).append({"auditor": keyid, "result": result, "entry": entry})
     rows = ledger.connection.execute(
         "SELECT keys.keyid, result, steps, basis, audits.entry FROM audits JOIN keys ON keys.entry = auditor"
         " WHERE run = ? ORDER BY audits.entry",
@@ -179,5 +189,6 @@ def _audits(ledger: Ledger, run: int) -> list[dict[str, Any]]:
     ).fetchall()
     return [
         {"auditor": auditor, "result": result, "steps": steps, "basis": basis, "entry": entry}
+        | ({"rechecks": said[entry]} if entry in said else {})
         for auditor, result, steps, basis, entry in rows
     ]

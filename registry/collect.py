@@ -155,6 +155,7 @@ def _about(ledger: Ledger, genesis: int) -> set[int]:
     chosen = set(_column(ledger, "SELECT entry FROM log WHERE kind = 'key'"))
     chosen |= set(_column(ledger, _WORDS, genesis))
     chosen |= set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
+    chosen |= set(_column(ledger, "SELECT entry FROM rechecks WHERE run = ?", genesis))
     return chosen | set(_column(ledger, "SELECT entry FROM audits WHERE run = ?", genesis))
 
 

@@ -1,8 +1,8 @@
 """Whether a bundle holds all that the log says of its run: its lists compared with a `status` entry of the log.
 
-A `status` signs, per run, the commitment over the exact list of audit-intents, audits, evals and words on its releases
-up to it, and every key that was ended by then. A bundle that leaves one of them out, or shows one that the log does
-not list, is refused. What came after the status is beyond it; the rule `max_status_age` says how old it may be.
+A `status` signs, per run, the commitment over the exact list of audit-intents, audits, rechecks, evals and words on
+its releases up to it, and every key that was ended by then. A bundle that leaves one of them out, or shows one that the
+log does not list, is refused. What came after the status is beyond it; the rule `max_status_age` says how old it is.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ class Lineage:
     """For each of them, by leaf hash, the entry of the step that it names."""
     parents: Sequence[Parent] = ()
     """The runs that its run goes back to, the nearest first."""
+    rechecks: Sequence[Entry] = ()
+    """What other auditors said of the audits, having computed them again."""
 
     @property
     def step(self) -> int:
@@ -92,7 +94,8 @@ def find(entries: Sequence[Entry]) -> Lineage:
     )
     intents = [entry for entry in entries if entry.kind == "audit-intent"]
     audits = [entry for entry in entries if entry.kind == "audit"]
-    for entry in (*chain, *intents, *audits):
+    rechecks = [entry for entry in entries if entry.kind == "recheck"]
+    for entry in (*chain, *intents, *audits, *rechecks):
         if entry.kind == "run" or entry.predicate["run"] != run:
             raise LineageBroken(f"{entry} belongs to another run")
     used = {item["entry"] for item in genesis.predicate["datasets"]}
@@ -101,13 +104,13 @@ def find(entries: Sequence[Entry]) -> Lineage:
     for entry in datasets:
         if entry.leaf not in used:
             raise LineageBroken(f"{entry} is a dataset that the run does not use")
-    known = others | {entry.index for entry in (release, *sources, *chain, *intents, *audits, *datasets)}
+    known = others | {entry.index for entry in (release, *sources, *chain, *intents, *audits, *rechecks, *datasets)}
     for entry in entries:
         if entry.index not in known and entry.kind not in _ABOUT_KEYS:
             raise LineageBroken(f"{entry} does not belong to the release")
     released = _made(release, genesis, chain)
     origins = {entry.leaf: _made(entry, genesis, chain) for entry in sources}
-    return Lineage(release, genesis, released, chain, datasets, intents, audits, sources, origins, parents)
+    return Lineage(release, genesis, released, chain, datasets, intents, audits, sources, origins, parents, rechecks)
 
 
 def _parents(genesis: Entry, entries: Sequence[Entry]) -> list[Parent]:
@@ -284,7 +287,10 @@ def check_datasets(lineage: Lineage) -> str:
 
 
 def check_audits(lineage: Lineage) -> str:
-    """Every audit answers an intent of the same auditor about this run, made before it; none answers twice."""
+    """Every audit answers an intent of the same auditor about this run, made before it; none answers twice.
+
+    Every recheck is another auditor's, of an audit before it.
+    """
     intents = {entry.leaf: entry for entry in lineage.intents}
     answered: set[str] = set()
     for audit in lineage.audits:
@@ -309,6 +315,13 @@ def check_audits(lineage: Lineage) -> str:
         except BeaconWrong as error:
             raise LineageBroken(f"{audit}: {error}") from error
         answered.add(intent.leaf)
+    audits = {audit.leaf: audit for audit in lineage.audits}
+    for recheck in lineage.rechecks:
+        rechecked = audits.get(recheck.predicate["audit"])
+        if rechecked is None or not rechecked.index < recheck.index:
+            raise LineageBroken(f"{recheck} is of an audit that the bundle does not hold before it")
+        if rechecked.envelope.keyid == recheck.envelope.keyid:
+            raise LineageBroken(f"{recheck} is of its auditor's own audit")
     open_intents = len(intents) - len(answered)
     note = f", intents without a result, which count as failed: {open_intents}" if open_intents else ""
     return f"audits of the run: {len(lineage.audits)}{note}"

@@ -1,9 +1,9 @@
 """Makes the log's `status` entry: what was revoked so far, and for every run the exact list of what was said of it.
 
 A bundle alone cannot show that nothing was left out. With a `status` after the release it can: the log signs, per run,
-the commitment `records/1` over all its audit-intent, audit and eval entries and the words on its releases, so a bundle
-that holds back one of them no longer meets it (`completeness.py` checks that). `ledger model register` appends one
-after the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
+the commitment `records/1` over all its audit-intent, audit, recheck and eval entries and words on its releases, so a
+bundle that holds back one of them no longer meets it (`completeness.py` checks that). `ledger model register` appends
+one after the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bitwitness.ledger.keys import Signer
     from bitwitness.ledger.store import Ledger
 
-_RECORDS = ("audit-intent", "audit", "eval", "endorse")
+_RECORDS = ("audit-intent", "audit", "recheck", "eval", "endorse")
 
 
 def is_record(kind: str, predicate: Mapping[str, Any]) -> bool:

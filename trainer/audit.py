@@ -190,7 +190,7 @@ def audit(
             predicate["beacon"] = given.given
         data = seal(entries.statement("audit", None, predicate), auditor)
         venue.refresh(ledger)
-        entry = venue.conclude(ledger, data, _still_verified(venue.project, ledger, history, announced))
+        entry = venue.conclude(ledger, data, still_verified(venue.project, ledger, history, announced))
         work.finish()
     return AuditReport(
         run=history.run,
@@ -223,7 +223,7 @@ def _next(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[in
     return turns[0].first, turns[0].last
 
 
-def _still_verified(project: Project, ledger: Ledger, history: RunHistory, intent: Entry) -> list[bytes]:
+def still_verified(project: Project, ledger: Ledger, history: RunHistory, intent: Entry) -> list[bytes]:
     """The leaves of the ledger, if it still verifies and still says of the run what was audited.
 
     Raises LedgerNotVerified.
@@ -319,7 +319,8 @@ def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fau
         if wrong and item.outcome != "mismatch":
             detail = "; ".join(fault.reason for fault in wrong[:5])
             reason, found = wrong[0].reason, wrong[0].found()
-            by_unit[first, last] = UnitResult(item.unit, "mismatch", item.compared, reason, detail, found)
+            compared, start = item.compared, item.start
+            by_unit[first, last] = UnitResult(item.unit, "mismatch", compared, reason, detail, found, start=start)
     return [by_unit[key] for key in every if key in by_unit]
 
 

@@ -57,6 +57,8 @@ class Point:
     compared: list[int]
     state: State
     fold: PartialFold | None
+    start: int
+    """The step of the state that the unit's replay started from."""
 
 
 @dataclass
@@ -145,10 +147,10 @@ class AuditWork:
             return None
         state.control = Control(**kept["control"])
         if said is None:
-            return Point(list(kept["compared"]), state, None)
+            return Point(list(kept["compared"]), state, None, kept["start"])
         parts = None if said["parts"] is None else Parts(state.layout, (said["parts"][0], said["parts"][1]))
         fold = PartialFold(said["shard"], stack, f64_from_hex(said["total"]), said["tokens"], parts)
-        return Point(list(kept["compared"]), state, fold)
+        return Point(list(kept["compared"]), state, fold, kept["start"])
 
     def _read(self) -> None:
         data, _, signature = read_regular(self.folder / "progress.json", _LIMIT).rpartition(b"\n")
@@ -179,7 +181,7 @@ class AuditWork:
         self._write(hashes, None)
 
     def keep(
-        self, unit: Unit, compared: list[int], state: State, fold: PartialFold | None, hashes: list[bytes]
+        self, unit: Unit, compared: list[int], state: State, fold: PartialFold | None, hashes: list[bytes], start: int
     ) -> None:
         """Keep where a unit stands. Whatever happens meanwhile, the last whole point stays."""
         started = self._last = time.monotonic()
@@ -206,6 +208,7 @@ class AuditWork:
                 "tokens": fold.tokens,
                 "total": f64_hex(fold.total),
             },
+            "start": start,
             "unit": {"first": unit.first, "last": unit.last, "cause": unit.cause},
         }
         self._write(hashes, point)

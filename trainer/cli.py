@@ -25,6 +25,8 @@ from .cli_progress import counting, training
 from .config import load_config
 from .outcome import UnitResult
 from .plan import plan_audit
+from .recheck import RecheckReport
+from .recheck import recheck as run_recheck
 from .run import MAX_THREADS, RunResult
 from .run import train as run_train
 from .source import open_source
@@ -77,8 +79,14 @@ def train(
 
 def audit(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A run of this project; or a project's folder, an export, or a URL.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A run of this project; or a project's folder, an export, or a URL. Only with --recheck it may be left"
+            " out.",
+            show_default=False,
+        ),
+    ] = None,
     run: Annotated[
         str | None,
         typer.Argument(metavar="[RUN]", help="Name or hash of the run there; the only one unless given."),
@@ -96,6 +104,10 @@ def audit(
             "--history", help="Also the runs that it goes on from; --steps may reach across. The sample is for each."
         ),
     ] = False,
+    recheck: Annotated[
+        str | None,
+        typer.Option(metavar="ENTRY", help="Compute this audit of another auditor again, and say if it holds."),
+    ] = None,
     part: Annotated[
         str | None,
         typer.Option(metavar="PART", help="Only this part of each of --steps: shard:N, fold, norm or update:TENSOR."),
@@ -149,13 +161,35 @@ def audit(
     Of somebody else's log only its trust.toml is needed, and a key that he has enrolled (ledger key generate). Only
     what the chosen steps read is fetched, and all of it is checked against his log before use.
 
+    With --recheck the audit in log entry ENTRY (index or leaf hash) is computed again from where it started, and what
+    comes out is signed: exit status 0 confirmed, 1 refuted, 2 inconclusive.
+
     Example: ledger audit demo --sample 3
     Example: ledger audit demo --beacon witness:w1
     Example: ledger audit tuned --history --sample 1
+    Example: ledger audit --recheck 57
     Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
     if device != "cpu":
         raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
+    if recheck is not None:
+        if any((run, steps, uncovered, history, part, beacon, intent is not None, round_file, screen, plan)):
+            raise BitwitnessError("--recheck goes with a source, --policy, --key, --out, --work and --threads alone")
+        with (
+            open_source(source or ".", policy=policy, key=key, out=out, work=work) as opened,
+            counting("rechecking") as told,
+        ):
+            found = run_recheck(
+                opened.venue, recheck, threads=threads or cores(), windows_at_once=windows_at_once, report=told
+            )
+        if as_json:
+            emit_json(_recheck_json(found))
+        else:
+            for line in _recheck_lines(found):
+                say(line)
+        raise typer.Exit({"confirmed": 0, "refuted": 1}.get(found.result, 2))
+    if source is None:
+        raise BitwitnessError("say what to audit: a run of this project, a folder, or a URL")
     if history and (uncovered or intent is not None or out is not None):
         raise BitwitnessError("--history goes with --sample or --steps, and entries that are sent or appended at once")
     samples, chosen = 0 if steps or uncovered else sample, _range(steps)
@@ -197,8 +231,8 @@ def audit(
     if as_json:
         emit_json(_ancestry_json(done) if history else _audit_json(done.reports[0]))
     else:
-        for found in done.reports:
-            _tell(found)
+        for each in done.reports:
+            _tell(each)
         for boundary in done.boundaries:
             same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
             say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")
@@ -249,6 +283,28 @@ def _run_lines(result: RunResult) -> tuple[str, ...]:
         f"run {result.run}",
         f"weights {result.weights}",
     )
+
+
+def _recheck_json(found: RecheckReport) -> dict[str, Any]:
+    reason = {} if found.reason is None else {"reason": found.reason}
+    return reason | {
+        "result": found.result,
+        "run": found.run,
+        "name": found.name,
+        "audit": found.audit,
+        "auditor": found.auditor,
+        "entry": found.entry,
+        "steps": found.steps,
+        "units": [unit.to_json() | _explained(unit) for unit in found.units],
+        "transcript": found.transcript.to_json(),
+    }
+
+
+def _recheck_lines(found: RecheckReport) -> Iterator[str]:
+    where = "not in the log yet" if found.entry is None else f"entry {found.entry}"
+    reason = "" if found.reason is None else f": {found.reason}"
+    yield f"audit {found.audit} of {found.name} by {found.auditor[:16]}…: {found.result}{reason}; {where}"
+    yield f"{found.steps} steps computed again, transcript {found.transcript.root}"
 
 
 def _audit_json(report: AuditReport) -> dict[str, Any]:

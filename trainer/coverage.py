@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from bitwitness.ledger.audit_rules import AuditedRun, caught, contradiction, covered_parts, covered_spans, untrusted
+from bitwitness.ledger.audit_rules import (
+    AuditedRun,
+    caught,
+    contradiction,
+    covered_parts,
+    covered_spans,
+    mismatch_stands,
+    refutation,
+    untrusted,
+)
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
@@ -67,7 +76,7 @@ class Coverage:
     refused: tuple[tuple[int, str], ...]
     """The entries of those that do not, each with the reason."""
     mismatches: tuple[int, ...]
-    """The entries of audits that found a mismatch, whoever made them."""
+    """The entries of audits that found a mismatch, whoever made them, unless a trusted auditor refuted them."""
     first: int = 0
     """The step that the run begins after."""
     parent: str | None = None
@@ -172,6 +181,8 @@ def measure(
     refused: list[tuple[int, str]] = []
     audits = [entry for entry in history.about if entry.kind == "audit"]
     intents = {entry.leaf_hash.hex(): entry for entry in history.about if entry.kind == "audit-intent"}
+    rechecks = [(entry.index, entry.predicate) for entry in history.about if entry.kind == "recheck"]
+    accusing = []
     for audit in audits:
         auditor = audit.predicate["signer"]
         key = ring.get(auditor)
@@ -181,8 +192,13 @@ def measure(
             or untrusted(audit.predicate, intent, auditor, trusted, witnesses)
             or _not_drawn(history, audit.predicate, intent)
         )
+        leaf = audit.leaf_hash.hex()
+        if (refuted := refutation(leaf, auditor, rechecks, trusted)) is not None:
+            reason = f"entry {refuted}, another auditor's recheck, refutes it"
         if key is None or (key.until is not None and audit.index >= key.until):
             reason = "its auditor's key was revoked or replaced"
+        if audit.predicate["result"] == "mismatch" and mismatch_stands(leaf, auditor, rechecks, trusted):
+            accusing.append(audit.index)
         if reason is None:
             counted.append(audit)
         else:
@@ -196,7 +212,7 @@ def measure(
         auditors=tuple(sorted(key.keyid for key in ring if key.role == "auditor" and key.until is None)),
         counted=tuple(audit.index for audit in counted),
         refused=tuple(refused),
-        mismatches=tuple(audit.index for audit in audits if audit.predicate["result"] == "mismatch"),
+        mismatches=tuple(accusing),
         first=history.first,
         parent=None if history.parent is None else history.parent.name,
     )

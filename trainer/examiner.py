@@ -6,7 +6,7 @@ mismatch, what this machine cannot do is inconclusive, what is not at hand is un
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,9 +63,14 @@ class Examiner:
         transcript: Transcript,
         faults: list[Fault],
         work: AuditWork | None = None,
+        starts: Mapping[tuple[int, int], int] | None = None,
     ) -> None:
-        """`work` keeps what is done, and may hold what was done before a stop."""
+        """`work` keeps what is done, and may hold what was done before a stop.
+
+        `starts` says of units where the transcript of their replay is to begin, as another auditor's did.
+        """
         self.work = work
+        self.starts = starts or {}
         if work is not None:
             transcript.restore(work.hashes)
         self.material, self.history, self.transcript = material, history, transcript
@@ -189,6 +194,7 @@ class _Examination:
         self.history = examiner.history
         self.compared: list[int] = []
         self.state: State | None = None
+        self.start: int | None = None
 
     def initial(self) -> UnitResult:
         first = self.history.first
@@ -202,12 +208,12 @@ class _Examination:
             return UnitResult(self.unit, "mismatch", reason=reason, detail=str(error), found=found)
         for name, tensor in self.workspace.layout.tensors(state.params).items():
             self.examiner.transcript.tap(first, f"init/{name}", tensor)
-        self.state = state
+        self.state, self.start = state, first
         self.compared.append(first)
         differences = self._evaluations(state)
         if differences:
             return self._mismatch(first, differences)
-        return UnitResult(self.unit, "match", (first,))
+        return UnitResult(self.unit, "match", (first,), start=first)
 
     def steps(self, report: Callable[[int], None]) -> UnitResult:
         first, last = self.unit.first, self.unit.last
@@ -225,7 +231,7 @@ class _Examination:
                 return self._mismatch(replayed.step, differences)
             if replayed.step < last:
                 self._keep(None)
-        return UnitResult(self.unit, "match", tuple(self.compared))
+        return UnitResult(self.unit, "match", tuple(self.compared), start=self.start)
 
     def _begin(self) -> tuple[State, PartialFold | None]:
         """Where the unit stopped before, if that is whole and of the ledger's state; else the nearest stored state."""
@@ -233,12 +239,25 @@ class _Examination:
         if examiner.work is not None:
             point = examiner.work.point(self.unit, State(self.workspace.layout))
             if point is not None and self._is_ledgers(point.state):
-                self.compared = point.compared
+                self.compared, self.start = point.compared, point.start
                 return point.state, point.fold
             examiner.transcript.restore(examiner.transcript.hashes[: examiner.work.begun])
+        wanted = examiner.starts.get((self.unit.first, self.unit.last), self.unit.first - 1)
         states = examiner.trusted_states()
-        state, _origin = nearest_state(self.history, examiner.stored, self.workspace, self.unit.first - 1, states)
+        state, self.start = nearest_state(self.history, examiner.stored, self.workspace, wanted, states)
+        if (self.unit.first, self.unit.last) in examiner.starts:
+            self._go_to(state, wanted)
         return state, None
+
+    def _go_to(self, state: State, wanted: int) -> None:
+        """Make the steps up to where another auditor's replay started, which has none of them in its transcript."""
+        stream = self.examiner.stream
+        if stream is None:
+            return
+        for replayed in replay(self.history, state, self.workspace, stream, wanted):
+            if replayed.differences:
+                raise StateMismatch(f"step {replayed.step} before it does not replay")
+        self.start = wanted
 
     def _is_ledgers(self, state: State) -> bool:
         expected = self.history.state(state.control.step)
@@ -246,8 +265,8 @@ class _Examination:
 
     def _keep(self, fold: PartialFold | None) -> None:
         work, state = self.examiner.work, self.state
-        if work is not None and state is not None and work.due():
-            work.keep(self.unit, self.compared, state, fold, self.examiner.transcript.hashes)
+        if work is not None and state is not None and self.start is not None and work.due():
+            work.keep(self.unit, self.compared, state, fold, self.examiner.transcript.hashes, self.start)
 
     def _evaluations(self, state: State) -> dict[str, tuple[Any, Any]]:
         """Compute the held-out losses that the ledger has of this state again, where the data is at hand."""
@@ -278,7 +297,7 @@ class _Examination:
         digest = state.commit().digest  # of the state before the step, where the replay stopped
         reason = f"step {step} cannot be computed: {_kind(error)}"
         found = self._found(step, name, digest)
-        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, str(error), found)
+        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, str(error), found, start=self.start)
 
     def _mismatch(self, step: int, differences: dict[str, tuple[Any, Any]]) -> UnitResult:
         assert self.state is not None
@@ -288,7 +307,8 @@ class _Examination:
         found = self._found(step, fields[0], self.state.commit(optimizer=not thinned).digest)
         reason = f"first differs at step {step}: {', '.join(fields)}"
         value = None if self.unit.last == first else first_value(self.history, self.examiner.stored, self.state)
-        return UnitResult(self.unit, "mismatch", tuple(self.compared), reason, None, found, differences, value)
+        compared = tuple(self.compared)
+        return UnitResult(self.unit, "mismatch", compared, reason, None, found, differences, value, start=self.start)
 
     def _found(self, step: int, name: str, digest: str) -> Json:
         return {"computed": digest, "expected": self.history.state(step).digest, "field": name, "step": step}

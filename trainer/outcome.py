@@ -29,6 +29,8 @@ class UnitResult:
     """The first value that differs, where the trainer's own are at hand. Told, not signed."""
     part: str | None = None
     """Where only one part of a step was computed again."""
+    start: int | None = None
+    """The step of the state that the replay started from, which decides what the transcript has of this unit."""
 
     def to_json(self) -> Json:
         result: Json = {
@@ -37,6 +39,8 @@ class UnitResult:
             "last": self.unit.last,
             "outcome": self.outcome,
         }
+        if self.start is not None:
+            result["start"] = self.start
         if self.part is not None:
             result["part"] = self.part
         if self.reason is not None:
@@ -57,6 +61,7 @@ class UnitResult:
             "last": self.unit.last,
             "outcome": self.outcome,
             "reason": self.reason,
+            "start": self.start,
             "value": None if self.value is None else self.value.to_json(),
         }
 
@@ -72,4 +77,5 @@ class UnitResult:
             kept["found"],
             {name: (values[0], values[1]) for name, values in kept["differences"].items()},
             None if kept["value"] is None else FirstValue.from_json(kept["value"]),
+            start=kept["start"],
         )

@@ -148,6 +148,7 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
         "result",
         {
             "entry": _ENTRY,
+            "hash": _HASH,
             "intent": "The announcement that it answers",
             "basis": "beacon, or self-chosen where the auditor could have picked the sample",
             "steps": "Steps compared",
@@ -158,6 +159,17 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
         "What an audit found, interval by interval. Only match covers.",
         None,
         {"first": "First step; 0 is the initial state", "last": "Last step", "cause": "Why this interval was replayed"},
+    ),
+    "rechecks": (
+        "Audits that another auditor computed again: confirmed, refuted, or inconclusive.",
+        "result",
+        {
+            "entry": _ENTRY,
+            "audit": "The audit that was computed again",
+            "auditor": "Entry of the key of who did",
+            "steps": "Steps computed again",
+            "transcript": "Root that came out, under the audit's own key",
+        },
     ),
     "releases": (
         "Versions of models: the weights of one step of a run.",
@@ -174,7 +186,19 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
 
 _HIDDEN = frozenset({"nodes", "payloads", "leaf_places", "derivation"})
 _NEWEST_FIRST = frozenset(
-    {"log", "datasets", "runs", "run_events", "states", "evals", "audit_intents", "audits", "releases", "statuses"}
+    {
+        "log",
+        "datasets",
+        "runs",
+        "run_events",
+        "states",
+        "evals",
+        "audit_intents",
+        "audits",
+        "rechecks",
+        "releases",
+        "statuses",
+    }
 )
 
 

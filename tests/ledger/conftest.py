@@ -212,15 +212,21 @@ def build() -> Examples:
         "arithmetic": ARITHMETIC,
         "observed": observed,
     }
-    unit = {"first": 1, "last": 2, "cause": "last"}
-    init_unit = {"first": 0, "last": 0, "cause": "init", "outcome": "match"}
-    made.add("audit", "audit", {**audit, "result": "match", "units": [init_unit, {**unit, "outcome": "match"}]})
+    unit = {"first": 1, "last": 2, "cause": "last", "start": 0}
+    init_unit = {"first": 0, "last": 0, "cause": "init", "outcome": "match", "start": 0}
+    whole = {**audit, "result": "match", "units": [init_unit, {**unit, "outcome": "match"}]}
+    audited = made.add("audit", "audit", whole)
     found = {"step": 2, "field": "weights", "expected": last["state"], "computed": "77" * 32}
     found |= {"tap": "update/w", "operator": "adamw"}
     wrong = {**unit, "outcome": "mismatch", "reason": "step 2 differs", "found": found}
     made.add("audit mismatch", "audit", {**audit, "result": "mismatch", "units": [init_unit, wrong]})
-    lost = {**unit, "outcome": "unavailable", "reason": "the stored state is gone"}
+    lost = {"first": 1, "last": 2, "cause": "last", "outcome": "unavailable", "reason": "the stored state is gone"}
     made.add("audit unavailable", "audit", {**audit, "result": "unavailable", "units": [init_unit, lost], "steps": 0})
+
+    kept = {name: audit[name] for name in ("run", "steps", "transcript", "code", "arithmetic", "observed")}
+    again: Json = {**kept, "audit": audited}
+    made.add("recheck", "recheck", {**again, "result": "confirmed"})
+    made.add("recheck refuted", "recheck", {**again, "result": "refuted", "reason": "its transcript is another one"})
 
     release = made.add(
         "release",
@@ -251,7 +257,11 @@ def build() -> Examples:
     revoked = key_of(made.signers["auditor"])
     made.add("key revoke", "key", {"action": "revoke", "key": revoked, "from": 20, "time": TIME})
 
-    said = [merkle.leaf_hash(data) for _, kind, _, data in made.entries if kind in ("audit-intent", "audit", "eval")]
+    said = [
+        merkle.leaf_hash(data)
+        for _, kind, _, data in made.entries
+        if kind in ("audit-intent", "audit", "recheck", "eval")
+    ]
     records = commitments.from_leaf_hashes("records/1", said)
     made.add(
         "status",

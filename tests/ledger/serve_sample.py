@@ -58,7 +58,7 @@ def build(folder: Path, steps: int = 120) -> Project:
         sample.train(broken, half + 1, half + 7)
         halt = {"step": half + 7, "state": broken.state(half + 7), "reason": "nan", "loss": jcs.f64_hex(math.nan)}
         broken.writer.append("halt", {**halt, "observed": sample.observed()})
-        sample.audit(
+        accused = sample.audit(
             broken,
             [
                 (half + 1, half + 3, "match", "fork"),
@@ -69,6 +69,7 @@ def build(folder: Path, steps: int = 120) -> Project:
         )
         sample.intent(main, 5)
         sample.rotate("auditor")
+        sample.recheck(broken, accused)
         ledger.sign_checkpoint(sample.signers["log"])
         sample.train(broken, half + 8, half + 8)  # beyond the newest checkpoint
     return project
@@ -285,6 +286,29 @@ class Sample:
             "observed": self.observed(seconds_us=4_200_000),
         }
         return self.add("audit", "auditor", predicate)
+
+    def recheck(self, run: Run, audit: str) -> None:
+        """Another auditor, enrolled for it, refutes an audit."""
+        other = Signer.from_seed("auditor", b"\x77" * 32)
+        self.ledger.append([enrolment(self.signers["root"], other.public, "auditor", name="checker")])
+        predicate = {
+            "run": run.writer.run,
+            "audit": audit,
+            "result": "refuted",
+            "reason": HOSTILE,
+            "steps": 2,
+            "transcript": _tree("transcript/1", 900, "other transcript"),
+            "code": _tree("code/1", 60, "code"),
+            "arithmetic": {
+                "version": "arith/1",
+                "operators": {"add": 1},
+                "functions": {"exp": 1},
+                "digest": _digest("arith"),
+            },
+            "observed": self.observed(seconds_us=4_200_000),
+        }
+        self.signers["checker"] = other
+        self.add("recheck", "checker", predicate)
 
     def release(self, run: Run, model: str, version: int, step: int, license: str) -> str:
         predicate = {

@@ -10,6 +10,7 @@ import pytest
 
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.envelope import open_envelope
+from bitwitness.trainer.audit import audit
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_config
@@ -28,6 +29,7 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     project = make_project(owner)
     train(project, small_config(name="demo"), threads=2)
     train(project, small_config(name="tuned", **{"from": "demo@4"}), threads=2)
+    theirs = audit(project, "demo", samples=0, threads=2).entry
     alice.mkdir()
     (alice / "trust.toml").write_bytes(project.trust_path.read_bytes())
     for name, at, there in (("public", alice, owner), ("alice.pub", owner, alice), ("alice.jsonl", owner, alice)):
@@ -40,7 +42,7 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             mine = words[0] == "audit" or words[:2] == ["key", "generate"]
             monkeypatch.chdir(alice if mine else owner)
             due = 2 if words[0] == "audit" and "--out" in words else 0  # the intent waits for the log's owner
-            assert main([url if word == "URL" else word for word in words]) == due, words
+            assert main([{"URL": url, "ENTRY": str(theirs)}.get(word, word) for word in words]) == due, words
         by_file = next(words for words in typed if words[0] == "audit" and "--out" in words)
         monkeypatch.chdir(alice)
         assert main(by_file) == 0
@@ -48,4 +50,5 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert main(["append", "alice.jsonl"]) == 0
     with project.open_ledger() as ledger:
         kinds = [open_envelope(data).statement["predicateType"].split("/")[-2] for _index, data in ledger.entries()]
-    assert kinds.count("audit-intent") == kinds.count("audit") == 4
+    assert kinds.count("audit-intent") == kinds.count("audit") == 5
+    assert kinds.count("recheck") == 1

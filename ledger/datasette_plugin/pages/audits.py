@@ -56,6 +56,12 @@ def audit(asked: Asked) -> Page | Moved:
             "intent": asked.row("SELECT * FROM audit_intents WHERE entry = ?", row["intent"]),
             "strip": coverage_strip(here, [state["step"] for state in states], start=first - 1, last=last),
             "outcomes": {unit["outcome"] for unit in units},
+            "begun": run["parent_step"] or 0,
+            "rechecks": asked.rows(
+                "SELECT rechecks.*, keyid, name FROM rechecks JOIN keys ON keys.entry = auditor WHERE audit = ?"
+                " ORDER BY rechecks.entry",
+                number,
+            ),
             "found": found,
         },
     )
