@@ -32,12 +32,8 @@ class NotAccepted(BitwitnessError):
     """The log does not take this entry."""
 
 
-class TooManyIntents(NotAccepted):
-    """The auditor has announced more audits than he has finished."""
-
-
-class TooManyRechecks(NotAccepted):
-    """The auditor has rechecked this audit often enough."""
+class TooMany(NotAccepted):
+    """The auditor has announced more audits than he has finished, or rechecked one often enough."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +136,14 @@ def _check_sender(ledger: Ledger, entry: Sealed) -> None:
             (row[0],),
         ).fetchone()
         if waiting >= MAX_OPEN_INTENTS:
-            raise TooManyIntents(f"{waiting} intents of key {keyid[:16]}… have no audit yet; finish some of them first")
+            raise TooMany(f"{waiting} intents of key {keyid[:16]}… have no audit yet; finish some of them first")
     if entry.kind.name == "recheck":
         (made,) = ledger.connection.execute(
             "SELECT count(*) FROM rechecks JOIN audits ON audits.entry = audit WHERE rechecks.auditor = ? AND hash = ?",
             (row[0], entry.envelope.statement["predicate"]["audit"]),
         ).fetchone()
         if made >= MAX_RECHECKS:
-            raise TooManyRechecks(f"key {keyid[:16]}… has rechecked this audit {made} times")
+            raise TooMany(f"key {keyid[:16]}… has rechecked this audit {made} times")
 
 
 def _writing(project: Project, patience: float) -> Ledger:

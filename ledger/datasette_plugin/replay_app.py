@@ -22,7 +22,7 @@ from ..lock import LedgerLocked
 from ..project import CONFIG, Project
 from ..replay_files import ENTRIES, open_file, parse_address
 from ..store import Ledger
-from ..submissions import NotAccepted, Receipt, TooManyIntents, leave, receipt_for, submit
+from ..submissions import NotAccepted, Receipt, TooMany, leave, receipt_for, submit
 
 _PIECE = 1 << 18
 _PATIENCE, _LOOK = 8.0, 0.1
@@ -104,7 +104,7 @@ class ReplayApp:
             while receipt is None and time.monotonic() < end:
                 await asyncio.sleep(_LOOK)
                 receipt = await asyncio.to_thread(receipt_for, project, data)
-        except (TooManyIntents, InboxFull) as error:
+        except (TooMany, InboxFull) as error:
             raise _Answer(429, _public(error, project), {"retry-after": "3600"}) from None
         except NotAccepted as error:
             raise _Answer(403, _public(error, project)) from None

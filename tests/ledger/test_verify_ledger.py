@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import keys, merkle
+from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.note import Verifier, add_signatures, sign_note, signature_line
 from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.verify import KeyRing, exit_code, verify_entry
@@ -151,6 +152,21 @@ def test_releases_and_audits_say_what_their_run_says(path: Path) -> None:
     assert "a second answer" in wrong(_after(path, {}, again))["links"]
 
 
+def test_a_recheck_is_of_an_audit_of_another_auditor(path: Path) -> None:
+    audit = _sealed_after()["audit"]
+    kept = {name: audit[name] for name in ("run", "steps", "transcript", "code", "arithmetic", "observed")}
+    said = {**kept, "audit": merkle.leaf_hash(small.seal("audit", audit)).hex(), "result": "confirmed"}
+    signer = keys.Signer.from_seed("auditor", bytes([72]) * 32)
+    other = enrolment(small.SIGNERS["root"], signer.public, "auditor", time=small.TIME)
+    assert exit_code(_after(path, {}, other, small.seal("recheck", said, signer=signer)).checks) == 0
+    for more, says in (
+        ([small.seal("recheck", said)], "its own auditor's audit"),
+        ([other, small.seal("recheck", {**said, "audit": "ab" * 32}, signer=signer)], "names the audit"),
+    ):
+        path.unlink()
+        assert says in wrong(_after(path, {}, *more))["links"]
+
+
 def test_the_content_of_links_is_checked(path: Path) -> None:
     uses = small.genesis()["datasets"][0]
     for change, says in (
@@ -161,6 +177,35 @@ def test_the_content_of_links_is_checked(path: Path) -> None:
         empty = {"seq": 0, "history": {"type": "history/1", "size": 0, "root": merkle.EMPTY_ROOT.hex()}}
         small.raw_ledger(path, [*START, small.seal("run", small.genesis() | change | empty)])
         assert says in wrong(verify_ledger(path, small.TRUST))["links"]
+
+
+def test_a_run_goes_on_from_what_another_one_stored(path: Path) -> None:
+    """The `state` entry that the genesis names must be its parent's, of that step and state, and on its one chain."""
+    stored = ("state", {"step": 1, "bytes": 96, **small.state(1)})
+    parent = small.chain("demo", [*steps(1), stored])
+    other = small.chain("other", [*steps(1, "other"), ("state", {"step": 1, "bytes": 96, **small.state(1, "other")})])
+    branch = small.chain("demo", [*steps(1), ("state", {**stored[1], "bytes": 97})])[-1]
+    good = {
+        "kind": "parent",
+        "run": merkle.leaf_hash(parent[0]).hex(),
+        "step": 1,
+        "entry": merkle.leaf_hash(parent[-1]).hex(),
+        "state": small.state(1)["state"],
+    }
+    empty = {"seq": 0, "history": {"type": "history/1", "size": 0, "root": merkle.EMPTY_ROOT.hex()}}
+    for change, says in (
+        ({}, None),
+        ({"entry": merkle.leaf_hash(other[-1]).hex()}, "stored no such state"),
+        ({"run": merkle.leaf_hash(other[0]).hex()}, "stored no such state"),
+        ({"entry": merkle.leaf_hash(branch).hex()}, "stored no such state"),
+        ({"entry": "ab" * 32}, "names the state"),
+    ):
+        genesis = small.genesis() | small.state(1) | empty | {"name": "child", "init": good | change}
+        more = [branch] if "entry" in change else []
+        small.raw_ledger(path, [*START, *parent, *other, *more, small.seal("run", genesis)])
+        found = wrong(verify_ledger(path, small.TRUST))
+        assert ("links" not in found) if says is None else says in found["links"], (change, found)
+        path.unlink()
 
 
 def test_the_rules_of_runs_are_applied(path: Path) -> None:
