@@ -20,7 +20,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.project import CONFIG, Project, config_text
 from bitwitness.ledger.replay_files import ENTRIES, DataAddress, StateAddress, parse_address
-from bitwitness.ledger.submissions import MAX_OPEN_INTENTS, TooManyIntents, leave, submit, take_waiting
+from bitwitness.ledger.submissions import MAX_OPEN_INTENTS, TooMany, leave, submit, take_waiting
 
 from . import small_ledger as small
 
@@ -231,7 +231,7 @@ def test_a_body_without_a_length_is_read_no_further_than_an_entry(project: Proje
 def test_an_auditor_cannot_fill_the_log_with_intents(project: Project, run: str) -> None:
     with project.open_ledger(writable=True) as ledger:
         ledger.append([intent(run, number) for number in range(MAX_OPEN_INTENTS)])
-    with pytest.raises(TooManyIntents):
+    with pytest.raises(TooMany):
         submit(project, project.signer("log"), intent(run, 1000))
     assert ask(project, "POST", "/" + ENTRIES, content=intent(run, 1000)).status_code == 429
 
