@@ -150,6 +150,9 @@ class Schedule(Section):
     warmup: Natural = Field(default=0, description="updates of the linear warm-up")
     decay: Natural = Field(default=0, description="steps of the final decay of `wsd`")
     floor: Ratio = Field(default=0.1, description="the last learning rate over the highest")
+    after: Count | None = Field(
+        default=None, description='updates before the schedule begins: N of `from = "NAME@N"`, for a warm-up of its own'
+    )
 
 
 class Loss(Section):
@@ -202,9 +205,13 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
-        if self.schedule.warmup > self.run.steps:
-            raise ValueError(f"schedule.warmup = {self.schedule.warmup} exceeds run.steps = {self.run.steps}")
-        if self.schedule.kind == "wsd" and self.schedule.warmup + self.schedule.decay > self.run.steps:
+        schedule, after = self.schedule, self.schedule.after or 0
+        if after > (0 if self.parent is None else self.parent[1]):
+            raise ValueError(f"schedule.after = {after} is beyond the steps before this run, of which run.from tells")
+        if schedule.warmup > self.run.steps - after:
+            of = "run.steps" if not after else "run.steps - schedule.after"
+            raise ValueError(f"schedule.warmup = {schedule.warmup} exceeds {of} = {self.run.steps - after}")
+        if schedule.kind == "wsd" and schedule.warmup + schedule.decay > self.run.steps - after:
             raise ValueError("schedule.warmup + schedule.decay exceeds run.steps")
         if self.parent is not None and self.run.steps <= self.parent[1]:
             raise ValueError(

@@ -116,6 +116,23 @@ def test_schedules(kind: str) -> None:
         assert set(rates[9:80]) == {highest}
 
 
+@pytest.mark.parametrize("kind", ["constant", "cosine", "wsd"])
+def test_a_schedule_of_its_own_after_the_steps_of_another_run(kind: str) -> None:
+    """Shifted by `after`, nothing else: the same rates as a run of the steps that are left."""
+    schedule = {"kind": kind, "warmup": 3, "decay": 5 if kind == "wsd" else 0}
+    table = small_table(**{"steps": 50, "from": "r@30"})
+    shifted = parse_config({**table, "schedule": {**schedule, "after": 30}}, where="test")
+    alone = parse_config({**small_table(steps=20), "schedule": schedule}, where="test")
+    assert [learning_rate(shifted, 30 + t) for t in range(1, 25)] == [learning_rate(alone, t) for t in range(1, 25)]
+    for run, change, says in (
+        ({"from": "r@30"}, {"after": 31}, "beyond the steps before this run"),
+        ({}, {"after": 1}, "beyond the steps before this run"),
+        ({"from": "r@30"}, {"after": 30, "warmup": 21}, "exceeds run.steps - schedule.after = 20"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            parse_config({**small_table(steps=50, **run), "schedule": {**schedule, **change}}, where="test")
+
+
 def test_tensors_named_in_the_config_must_exist(project: Project) -> None:
     for key, value in (("frozen", ["model.embed_token.weight"]), ("weight_decay_overrides", {"norm": 0.0})):
         table = small_table()

@@ -34,6 +34,7 @@ from bitwitness.trainer.step import StepRecord
 from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config, small_table
+from .own_models import LLAMA
 from .served import serving, stranger
 
 
@@ -204,6 +205,28 @@ def test_the_ledger_takes_no_child_of_another_state(
 def _fields(run: RunHistory, step: int) -> dict[str, Any]:
     said = run.states[step].predicate
     return {name: said[name] for name in ("control", "optimizer", "state", "weights")}
+
+
+def test_parts_of_a_childs_first_step_are_audited_alone(forked: Project) -> None:
+    """With moments that are not 0, and a configuration that its parent did not have."""
+    train(forked, child_config(name="parts", commit="parts", state_every=1), threads=1)
+    for part in ("shard:1", "norm", "update:model.norm.weight"):
+        report = audit(forked, "parts", steps=(5, 5), part=part, threads=1)
+        assert report.result == "match", (part, report.units[0].detail)
+
+
+def test_a_module_of_the_same_shape_goes_on(forked: Project) -> None:
+    """Written with modules, the built-in model has its bits: so has a child of it that is one."""
+    (forked.root / "own.py").write_text(LLAMA)
+    table = small_table(name="own", **{"from": "r@4", "eval_every": 4})
+    table["model"] = {"module": "own.py:Llama", "arguments": {**table["model"], "tied": True}}
+    train(forked, parse_config(table, where="test"), threads=1)
+    parent, own = history(forked, "r"), history(forked, "own")
+    assert [own.computed(step)["weights"] for step in (5, 6)] == [parent.computed(step)["weights"] for step in (5, 6)]
+    assert audit(forked, "own", samples=0, threads=1).result == "match"
+    train(forked, child_config(name="back", **{"from": "own@6"}), threads=1)  # and the other way round
+    line = audit_ancestry(LocalVenue(forked), "back", threads=1)
+    assert line.result == "match" and [b.step for b in line.boundaries] == [4, 6]
 
 
 # -- across the boundary -----------------------------------------------------------------------------------------
