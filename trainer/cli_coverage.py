@@ -57,7 +57,7 @@ def _lines(found: Coverage) -> Iterator[str]:
         f"{len(found.counted)} audits that count"
     )
     if found.parent is not None:
-        yield f"steps 1 to {found.first} are steps of run {found.parent}; ledger coverage {found.parent}"
+        yield f"steps up to {found.first} are in run {found.parent}, or before it: ledger coverage {found.parent}"
     if found.steps:
         yield f"{found.first + 1} {bar(found)} {found.last_step}"
         yield "  ░ 0, ▒ 1, ▓ 2, █ 3 or more auditors (each cell: its least covered step)"

@@ -253,7 +253,7 @@ def test_one_command_audits_both_sides(
     with forked.open_ledger() as ledger:
         assert all(open_coverage(forked, ledger, name).refused == () for name in ("r", "child"))
     assert main(["coverage", "child"]) == 0
-    assert "steps 1 to 4 are steps of run r" in capsys.readouterr().out
+    assert "steps up to 4 are in run r" in capsys.readouterr().out
 
 
 def test_a_lie_before_the_fork_is_found_from_the_child(made: Project, tmp_path: Path) -> None:
