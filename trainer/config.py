@@ -174,7 +174,7 @@ class Run(Section):
         description="`import:NAME` begins with imported weights instead of the seed's, `NAME@N` goes on from the state"
         " after step N of another run",
     )
-    precision: Literal["fp32", "bfp"] = Field(default="fp32", description="of the matrix products")
+    precision: Literal["bfp", "fp32"] = Field(default="bfp", description="of the matrix products")
     storage: Literal["F32"] = Field(default="F32", description="of weights and moments")
     head_backward: Literal["fp32"] = Field(default="fp32", description="precision of the head's backward products")
     state_every: Count = Field(default=50, description="steps between stored states, where replays start")
@@ -287,11 +287,20 @@ def parse_config(table: dict[str, Any], *, where: str) -> RunConfig:
 
 
 def config_from_ledger(resolved: dict[str, Any]) -> RunConfig:
-    """Rebuild the configuration that a genesis recorded. Raises ConfigError if it is not one of ours."""
+    """Rebuild the configuration that a genesis recorded. Raises ConfigError if it is not one of ours.
+
+    A key that is left out is none of ours either: today's default may not be what the run was computed with.
+    """
     try:
-        return RunConfig.model_validate(_from_ledger(resolved, RunConfig))
+        config = RunConfig.model_validate(_from_ledger(resolved, RunConfig))
     except ValidationError as error:
         raise ConfigError(f"config in the ledger: {'; '.join(_explain(item) for item in error.errors())}") from None
+    for section, fields in config.resolved().items():
+        if absent := sorted(fields.keys() - resolved.get(section, {}).keys()):
+            raise ConfigError(
+                f"config in the ledger: it leaves out {section}.{absent[0]}; a genesis relies on no default"
+            )
+    return config
 
 
 def _explain(item: Any) -> str:

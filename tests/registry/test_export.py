@@ -37,7 +37,8 @@ class _Logits(programs._Decoder):
 
 def our_logits(project: Project, tokens: list[int]) -> torch.Tensor:
     """float32 logits [tokens, vocabulary] of one window, by the operators of the trainer."""
-    config = trained.CONFIG
+    run = trained.CONFIG.run.model_copy(update={"precision": "fp32"})  # as who loads the weights computes
+    config = trained.CONFIG.model_copy(update={"run": run})
     layout = Layout(config.model)
     decoder = _Logits(config, layout, 1)
     logits = decoder.forward()[-1]

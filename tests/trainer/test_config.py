@@ -30,6 +30,23 @@ def test_resolved_config_goes_through_the_ledger_unchanged() -> None:
     assert stored["optimizer"]["beta1"] == "3feccccccccccccd"
 
 
+def test_block_fixed_point_unless_a_run_says_float32() -> None:
+    assert parse_config(small_table(), where="test").run.precision == "bfp"
+    assert parse_config(small_table(precision="fp32"), where="test").run.precision == "fp32"
+    assert parse_config(small_table() | {"model": "gpt.py:GPT"}, where="test").run.precision == "bfp"
+
+
+@pytest.mark.parametrize(("section", "key"), [("run", "precision"), ("optimizer", "clip"), ("data", "shards")])
+def test_a_genesis_relies_on_no_default(section: str, key: str) -> None:
+    stored = small_config().resolved()
+    del stored[section][key]
+    with pytest.raises(ConfigError, match=f"leaves out {section}.{key}"):
+        config_from_ledger(stored)
+    del stored[section]
+    with pytest.raises(ConfigError):
+        config_from_ledger(stored)
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [

@@ -161,7 +161,7 @@ def test_the_first_operator_that_differs_is_found_and_judged(
 
 def test_an_element_of_a_gradient_is_named_by_its_tensor(trained: Project, honest: Path, tmp_path: Path) -> None:
     """q, k and v are one product; the element is in k."""
-    theirs = other_party(trained, tmp_path, after=flip("matmul_tn", 4, 32 * 32 + 3 * 32 + 5, 13))
+    theirs = other_party(trained, tmp_path, after=flip("matmul_bfp", 16, 32 * 32 + 3 * 32 + 5, 13))
     record = trace_record.read(honest)
     found = culprit.find(record, theirs)
     assert found is not None and found.place is not None
@@ -314,7 +314,7 @@ def test_the_walk_through_of_the_page(
     commands = [line.removeprefix("    $ ledger ").split() for line in page.splitlines() if line.startswith("    $ ")]
     assert [words[0] for words in commands] == ["audit", "trace", "bisect", "referee", "drill"]
     monkeypatch.chdir(tmp_path)
-    other_party(trained, tmp_path / "theirs", after=flip("matmul_tn", 4, 100, 3))
+    other_party(trained, tmp_path / "theirs", after=flip("matmul_bfp", 16, 100, 3))
     ends = []
     for words in commands[:-1]:
         code, out = ledger(*("r" if word == "demo" else word for word in words))
