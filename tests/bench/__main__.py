@@ -75,6 +75,14 @@ def rss(rounds: int) -> Measured:
     return found["ratios"], found
 
 
+def captured(rounds: int) -> Measured:
+    """A model of one's own over the built-in one, the same model: a step's time and peak memory."""
+    from .captured import bench_captured
+
+    found = bench_captured(rounds=rounds)
+    return found["ratios"], found
+
+
 def parts(rounds: int) -> Measured:
     """A step that commits to its parts over one that does not."""
     from .parts import bench_parts
@@ -106,7 +114,7 @@ def registry(rounds: int) -> Measured:
 
 
 PARTS: dict[str, Callable[[int], Measured]] = {
-    part.__name__: part for part in (gemm, step, ops, rss, parts, audit, single, base, ledger, registry)
+    part.__name__: part for part in (gemm, step, ops, rss, captured, parts, audit, single, base, ledger, registry)
 }
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.trainer import records
-from bitwitness.trainer.config import RunConfig, parse_config
+from bitwitness.trainer import own_model, records
+from bitwitness.trainer.config import RunConfig, UserModel, parse_config
 from bitwitness.trainer.data import BuildOptions, Dataset, WindowStream, build
 from bitwitness.trainer.data import record as record_datasets
+from bitwitness.trainer.presets import PRESETS
 from bitwitness.trainer.state import State, initial_state
 from bitwitness.trainer.step import Workspace, step
+
+from ..trainer.own_models import LLAMA
 
 
 def config_for(preset: str, window: int, windows: int, precision: str = "fp32") -> RunConfig:
@@ -26,6 +29,12 @@ def config_for(preset: str, window: int, windows: int, precision: str = "fp32") 
         },
         where="bench",
     )
+
+
+def captured_config(preset: str, window: int, windows: int, precision: str) -> RunConfig:
+    """The same run of the same decoder as a model of one's own, made of bitwitness.kernels.nn: it has the same bits."""
+    table = config_for(preset, window, windows, precision).model_dump(exclude_none=True, by_alias=True)
+    return parse_config(table | {"model": {"module": "llama.py:Llama", "arguments": PRESETS[preset]}}, where="bench")
 
 
 class AuditedTrainer:
@@ -61,12 +70,16 @@ def audited_trainer(config: RunConfig, folder: Path, threads: int) -> Iterator[A
     text.write_bytes(b"".join(b"%d bottles of beer on the wall, " % n for n in range(20000)))
     build_text(project, text)
     data = Dataset.open(project.data_dir, "text")
-    workspace = Workspace(config, threads)
+    own = None
+    if isinstance(config.model, UserModel):
+        (folder / config.model.file).write_text(LLAMA)
+        own = own_model.load(folder, config)
+    workspace = Workspace(config, threads, captured=None if own is None else own.programs)
     with project.open_ledger(writable=True) as ledger:
         uses = [records.dataset_use(data, "train")]
         rope = records.rope_digest(workspace.programs.tables)
         state = initial_state(config, workspace.layout)
-        predicate = records.genesis(config, uses, ledger.origin, state.commit(), rope, {"kind": "seeded"})
+        predicate = records.genesis(config, uses, ledger.origin, state.commit(), rope, {"kind": "seeded"}, own)
         predicate["observed"] = records.observed(records.new_host_id(), threads)
         writer = RunWriter.begin(ledger, project.signer("trainer"), predicate)
         yield AuditedTrainer(config, project, writer, workspace, state)

@@ -1,7 +1,7 @@
 """`step_rss_vs_eager`: the peak resident memory of training steps, ours over PyTorch eager's, on the same model.
 
 Each trains three steps in a process of its own, with the allocator as it comes. Ours is the whole audited step.
-`python -m tests.bench.rss fp32|bfp|eager PRESET WINDOWS` is such a process; it prints MB.
+`python -m tests.bench.rss fp32|bfp|captured|eager PRESET WINDOWS` is such a process; it prints MB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .audited import audited_trainer, config_for
+from .audited import audited_trainer, captured_config, config_for
 from .eager import EagerTrainer
 from .interleaved import THREADS
 from .peak import peak_bytes
@@ -25,7 +25,7 @@ WINDOW, STEPS = 512, 3
 
 def bench_rss(preset: str = "small", windows: int = 4) -> dict[str, Any]:
     """Ratios and MB by contestant."""
-    peaks = {who: _peak(who, preset, windows) for who in ("fp32", "bfp", "eager")}
+    peaks = {who: peak(who, preset, windows) for who in ("fp32", "bfp", "eager")}
     ratios = {
         "step_rss_vs_eager": round(peaks["fp32"] / peaks["eager"], 3),
         "step_rss_bfp_vs_eager": round(peaks["bfp"] / peaks["eager"], 3),
@@ -33,7 +33,8 @@ def bench_rss(preset: str = "small", windows: int = 4) -> dict[str, Any]:
     return {"ratios": ratios, "mb": peaks, "preset": preset, "tokens": WINDOW * windows, "threads": THREADS}
 
 
-def _peak(who: str, preset: str, windows: int) -> float:
+def peak(who: str, preset: str, windows: int) -> float:
+    """MB of a process in which `who` trains: `fp32`, `bfp`, the latter `captured`, or `eager`."""
     command = [sys.executable, "-m", "tests.bench.rss", who, preset, str(windows)]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
@@ -50,7 +51,8 @@ def train(who: str, preset: str, windows: int) -> None:
         for _ in range(STEPS):
             trainer.step(ids, ids)
         return
-    config = config_for(preset, WINDOW, windows, who)
+    captured = who == "captured"
+    config = (captured_config if captured else config_for)(preset, WINDOW, windows, "bfp" if captured else who)
     with (
         tempfile.TemporaryDirectory() as folder,
         audited_trainer(config, Path(folder) / "project", THREADS) as ours,

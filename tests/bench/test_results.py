@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from bitwitness.trainer.arithmetic import arithmetic
+from bitwitness.kernels.ops import OPERATORS
 
 from . import results
 from .__main__ import BEGIN, END, PAGE
 from .audited import config_for
+from .captured import bench_captured
+from .module_cases import module_cases
+from .one_operator import executor
 from .operators import cases, table
 
 
@@ -48,10 +52,27 @@ def test_a_missed_bound_is_told(key: str, value: float, line: str | None) -> Non
     assert results.missed(found, {key: value}) == ([line] if line else [])
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bfp"])
-def test_every_operator_of_a_step_has_a_counterpart(precision: str) -> None:
-    config = config_for("small", window=512, windows=1, precision=precision)
-    assert arithmetic(config)["operators"].keys() <= cases(config).keys()
+def test_every_operator_has_a_counterpart() -> None:
+    assert cases(config_for("small", window=512, windows=1)).keys() == OPERATORS.keys()
+
+
+def test_the_operators_of_modules_compute_what_their_counterparts_do() -> None:
+    for op, make in module_cases(config_for("nano", window=16, windows=2)).items():
+        operands, attributes, theirs = make()
+        executor(op, operands, attributes, 1)()
+        written = next(i for i, operand in enumerate(OPERATORS[op].operands) if operand.direction != "in")
+        found, expected = operands[written], theirs()
+        if op == "dropout":
+            assert isinstance(expected, torch.Tensor)
+            assert abs((found == 0.0).float().mean() - (expected == 0.0).float().mean()) < 0.05
+        elif expected is not None:
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_captured_model_is_held_against_the_built_in_one() -> None:
+    found = bench_captured("nano", windows=1, rounds=1, rest=0.0)
+    assert found["ratios"].keys() == {"step_captured_vs_builtin", "step_captured_rss_vs_builtin"}
+    assert all(value > 0.0 for value in found["ratios"].values())
 
 
 def test_the_page_has_a_place_for_the_table() -> None:
