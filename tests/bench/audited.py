@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.trainer import own_model, records
@@ -55,7 +56,7 @@ class AuditedTrainer:
         computed = time.perf_counter()
         commitment = self.state.commit()
         hashed = time.perf_counter()
-        observed = {"seconds_us": round((hashed - began) * 1e6), "time": records.now()}
+        observed = {"seconds_us": round((hashed - began) * 1e6), "time": rfc3339.now()}
         computed_step = records.computed_step(record, commitment)
         self.writer.append("step", {"computed": computed_step, "observed": observed})
         ended = time.perf_counter()
