@@ -11,7 +11,7 @@ from . import cli_output
 from .cli_files import read_file
 from .cli_options import JsonOption, current_project
 from .envelope import MAX_ENTRY
-from .submissions import split_file, submit
+from .submissions import Receipt, split_file, submit
 
 _LIMIT = 64 * (MAX_ENTRY + 1)
 
@@ -22,16 +22,26 @@ def append(
 ) -> None:
     """Append audit entries that enrolled auditors signed elsewhere, and sign a checkpoint over them.
 
-    What the log has already is passed over. Exit code 1 for an entry that does not hold, 2 for one that is not taken.
+    What the log has already is passed over. Exit code 1 for an entry that does not hold, 2 for one that is not taken;
+    those before it are appended, and named.
 
     Example: ledger append audit-of-demo.jsonl
     """
     project = current_project()
     log = project.signer("log")
     entries = [entry for path in files for entry in split_file(read_file(path, _LIMIT))]
-    taken = [submit(project, log, entry) for entry in entries]
-    if json_output:
-        cli_output.emit_json([{"entry": item.index, "kind": item.kind, "new": item.new} for item in taken])
-        return
-    for item in taken:
-        print(f"entry {item.index}: {item.kind}" + ("" if item.new else ", in the log already"))
+    taken: list[Receipt] = []
+    try:
+        for entry in entries:
+            taken.append(submit(project, log, entry))
+            if not json_output:
+                print(_told(taken[-1]), flush=True)
+    finally:  # where one is not taken, those before it stand in the log all the same
+        if json_output:
+            cli_output.emit_json([{"entry": item.index, "kind": item.kind, "new": item.new} for item in taken])
+        else:
+            print(f"{sum(item.new for item in taken)} of {len(entries)} entries appended")
+
+
+def _told(item: Receipt) -> str:
+    return f"entry {item.index}: {item.kind}" + ("" if item.new else ", in the log already")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import _base64, note
+from . import _base64, note, note_head
 from .checkpoint import Checkpoint, open_checkpoint
 from .errors import NoteError
 from .merkle import HASH_SIZE, MAX_SIZE, verify_inclusion
+from .note_head import MAX_HASHES
 
 HEADER = "c2sp.org/tlog-proof@v1"
-MAX_HASHES = 63
 MAX_LINE = 64 * 1024
 MAX_PROOF = note.MAX_NOTE + 2 * MAX_LINE
-
-_INDEX = re.compile(r"index (0|[1-9][0-9]{0,18})")
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,12 @@ class Proof:
             lines.append(f"extra {_base64.encode(self.extra)}")
         lines.append(f"index {self.index}")
         lines += [_base64.encode(item) for item in self.hashes]
-        return "".join(f"{line}\n" for line in lines) + "\n" + self.checkpoint_note
+        return note_head.join(lines, self.checkpoint_note)
 
 
 def parse(text: str | bytes) -> Proof:
     """Read a proof file strictly; `parse(text).format() == text`. Nothing is verified. Raises NoteError."""
-    try:
-        body = text if isinstance(text, str) else text.decode("utf-8")
-        size = len(body.encode("utf-8"))
-    except UnicodeError:
-        raise NoteError("proof", "not UTF-8") from None
-    if size > MAX_PROOF:
-        raise NoteError("proof", f"more than {MAX_PROOF} bytes")
-    head, separator, checkpoint_note = body.partition("\n\n")
-    if not separator or not checkpoint_note:
-        raise NoteError("proof", "no empty line with a checkpoint after it")
-    lines = head.split("\n", MAX_HASHES + 3)
+    lines, checkpoint_note = note_head.split(text, "proof", max_bytes=MAX_PROOF, max_lines=MAX_HASHES + 3)
     if any(len(line) > MAX_LINE for line in lines):
         raise NoteError("proof", f"a line is longer than {MAX_LINE} characters")
     if lines.pop(0) != HEADER:
@@ -75,14 +62,10 @@ def parse(text: str | bytes) -> Proof:
         extra = _base64.decode(lines.pop(0).removeprefix("extra "))
         if extra is None:
             raise NoteError("proof", "the extra data is not standard padded base64")
-    index = _INDEX.fullmatch(lines.pop(0)) if lines else None
+    index = note_head.number(lines.pop(0), "index") if lines else None
     if index is None:
         raise NoteError("proof", "no line 'index N', N decimal without leading zeros")
-    hashes = [_base64.decode(line) for line in lines]
-    known = tuple(item for item in hashes if item is not None)
-    if len(known) != len(hashes):
-        raise NoteError("proof", "a hash is not standard padded base64")
-    return Proof(int(index[1]), known, checkpoint_note, extra)
+    return Proof(index, note_head.hashes(lines, "proof"), checkpoint_note, extra)
 
 
 def verify(

@@ -20,6 +20,7 @@ from .envelope import Envelope, open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
 from .note import Note
+from .note_head import MAX_HASHES
 from .trust import Trust, witness_line
 
 _T = TypeVar("_T")
@@ -239,8 +240,8 @@ def read_extra(extra: bytes) -> tuple[bytes, ProvenEntry]:
     index, hashes = signer["index"], signer["hashes"]
     if type(index) is not int or index < 0:
         raise EntryError("not an index", "extra.signer.index")
-    if not isinstance(hashes, list) or len(hashes) > tlog_proof.MAX_HASHES:
-        raise EntryError(f"not a list of at most {tlog_proof.MAX_HASHES} hashes", "extra.signer.hashes")
+    if not isinstance(hashes, list) or len(hashes) > MAX_HASHES:
+        raise EntryError(f"not a list of at most {MAX_HASHES} hashes", "extra.signer.hashes")
     return _decoded(value["entry"]), ProvenEntry(_decoded(signer["entry"]), index, tuple(map(_hash, hashes)))
 
 

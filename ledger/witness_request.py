@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import _base64, note
+from . import _base64, note, note_head
 from .errors import NoteError
 from .merkle import HASH_SIZE, MAX_SIZE
+from .note_head import MAX_HASHES
 
-MAX_HASHES = 63
 MAX_REQUEST = note.MAX_NOTE + 64 * 1024
-_OLD = re.compile(r"old (0|[1-9][0-9]{0,18})")
 
 
 @dataclass(frozen=True)
@@ -36,29 +34,15 @@ class AddCheckpoint:
 
 def request_text(old: int, proof: Sequence[bytes], checkpoint_note: str) -> str:
     """`old SIZE`, the proof's hashes in base64, an empty line, the checkpoint."""
-    return "".join(f"{line}\n" for line in (f"old {old}", *map(_base64.encode, proof))) + "\n" + checkpoint_note
+    return note_head.join((f"old {old}", *map(_base64.encode, proof)), checkpoint_note)
 
 
 def parse_request(body: str | bytes) -> AddCheckpoint:
     """Read a request strictly; `parse_request(body).format() == body`. Nothing is verified. Raises NoteError."""
-    try:
-        text = body if isinstance(body, str) else body.decode("utf-8")
-        size = len(text.encode("utf-8"))
-    except UnicodeError:
-        raise NoteError("add-checkpoint", "not UTF-8") from None
-    if size > MAX_REQUEST:
-        raise NoteError("add-checkpoint", f"{size} bytes are more than {MAX_REQUEST}")
-    head, separator, checkpoint_note = text.partition("\n\n")
-    if not separator or not checkpoint_note:
-        raise NoteError("add-checkpoint", "no empty line with a checkpoint after it")
-    first, *lines = head.split("\n", MAX_HASHES + 1)
-    old = _OLD.fullmatch(first)
+    (first, *lines), checkpoint_note = note_head.split(
+        body, "add-checkpoint", max_bytes=MAX_REQUEST, max_lines=MAX_HASHES + 1
+    )
+    old = note_head.number(first, "old")
     if old is None:
         raise NoteError("add-checkpoint", "the first line is not 'old SIZE', SIZE decimal without leading zeros")
-    if len(lines) > MAX_HASHES:
-        raise NoteError("add-checkpoint", f"more than {MAX_HASHES} hashes")
-    hashes = [_base64.decode(line) for line in lines]
-    known = tuple(item for item in hashes if item is not None)
-    if len(known) != len(hashes):
-        raise NoteError("add-checkpoint", "a hash is not standard padded base64")
-    return AddCheckpoint(int(old[1]), known, checkpoint_note)
+    return AddCheckpoint(old, note_head.hashes(lines, "add-checkpoint"), checkpoint_note)

@@ -129,7 +129,9 @@ def test_a_plan_tells_the_cost_and_does_nothing(
     assert json.loads(capsys.readouterr().out)["fetch_bytes"] == 0
 
 
-def test_an_export_is_audited_by_file(project: Project, alice: Signer, tmp_path: Path) -> None:
+def test_an_export_is_audited_by_file(
+    project: Project, alice: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, out = tmp_path / "public", tmp_path / "audit.jsonl"
 
     def publish() -> None:
@@ -157,7 +159,21 @@ def test_an_export_is_audited_by_file(project: Project, alice: Signer, tmp_path:
         # Steps chosen by hand are drawn from nothing: both entries go in one file.
         report = audit(venue(remote, tmp_path, alice, tmp_path / "both.jsonl"), "r", steps=(3, 4), threads=1)
         assert report.result == "match" and len((tmp_path / "both.jsonl").read_bytes().splitlines()) == 2
-        assert main(["--project", str(project.root), "append", str(tmp_path / "both.jsonl")]) == 0
+        # What was taken before one that does not hold is in the log, and is said to be.
+        both = tmp_path / "both.jsonl"
+        intent, result = both.read_bytes().splitlines()
+        (tmp_path / "three.jsonl").write_bytes(b"\n".join([intent, result[:-1], result]))
+        capsys.readouterr()
+        assert main(["--project", str(project.root), "append", str(tmp_path / "three.jsonl")]) == 1
+        with project.open_ledger() as ledger:
+            size = ledger.size
+        assert capsys.readouterr().out == f"entry {size - 1}: audit-intent\n1 of 3 entries appended\n"
+        assert main(["--project", str(project.root), "append", "--json", str(tmp_path / "three.jsonl")]) == 1
+        assert json.loads(capsys.readouterr().out) == [{"entry": size - 1, "kind": "audit-intent", "new": False}]
+        assert main(["--project", str(project.root), "append", str(both)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"entry {size - 1}: audit-intent, in the log already"
+        assert lines[1:] == [f"entry {size}: audit", "1 of 2 entries appended"]
 
 
 def test_a_server_that_takes_nothing_says_so(project: Project, alice: Signer, tmp_path: Path) -> None:
