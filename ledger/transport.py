@@ -6,11 +6,15 @@ unpacks to more), none may trickle in for ever.
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import httpx
 
@@ -60,6 +64,7 @@ class HttpTransport:
 
     def __init__(self, url: str, host: str) -> None:
         self.url = url
+        self._connections: WeakSet[Any] = WeakSet()
         self._client = httpx.Client(
             base_url=url.rstrip("/") + "/",
             timeout=_TIMEOUT,
@@ -77,14 +82,11 @@ class HttpTransport:
             return
         last = "" if count is None else str(first + count - 1)
         headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
-        try:
-            with self._client.stream("GET", path, headers=headers) as answer:
-                if answer.status_code == 416:
-                    return
-                skip = self._skip(answer, path, first)
-                yield from _cut(self._paced(answer, path), skip, count)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise self._unreachable(error) from None
+        with self._exchange("GET", path, headers) as (answer, raw):
+            if answer.status_code == 416:
+                return
+            skip = self._skip(answer, path, first)
+            yield from _cut(raw, skip, count)
 
     def _skip(self, answer: httpx.Response, path: str, first: int) -> int:
         """How many bytes come before the part that was asked for: none, or all, where the server knows no ranges."""
@@ -100,38 +102,49 @@ class HttpTransport:
         return first
 
     def _whole(self, path: str) -> Iterator[bytes]:
-        try:
-            with self._client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as answer:
-                self._check_status(answer.status_code, path, (200,))
-                packing = answer.headers.get("content-encoding", "identity").lower()
-                if packing not in ("identity", "gzip"):
-                    raise RemoteError(self.url, f"packs {path} as {packing[:20]}")
-                raw = self._paced(answer, path)
-                yield from (_unpacked(raw, self.url, path) if packing == "gzip" else raw)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise self._unreachable(error) from None
+        with self._exchange("GET", path, {"Accept-Encoding": "gzip"}) as (answer, raw):
+            self._check_status(answer.status_code, path, (200,))
+            packing = answer.headers.get("content-encoding", "identity").lower()
+            if packing not in ("identity", "gzip"):
+                raise RemoteError(self.url, f"packs {path} as {packing[:20]}")
+            yield from (_unpacked(raw, self.url, path) if packing == "gzip" else raw)
 
-    def _paced(self, answer: httpx.Response, path: str) -> Iterator[bytes]:
-        started, done = time.monotonic(), 0
-        for part in answer.iter_raw():
-            done += len(part)
-            if time.monotonic() - started > _GRACE + done / _SLOWEST:
-                raise RemoteError(self.url, f"sends {path} too slowly")
-            yield part
+    @contextmanager
+    def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+        """The answer to a request, and its body as it comes. Raises RemoteError, also for one that is too slow."""
+        watch = _Watch(self._connections)
+        try:
+            with (
+                watch,
+                self._client.stream(
+                    method, path, headers=headers, content=body, extensions={"trace": self._note_connection}
+                ) as answer,
+            ):
+                yield answer, watch.counted(answer.iter_raw())
+        except _TooSlow:
+            raise RemoteError(self.url, f"sends {path} too slowly") from None
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            if watch.late:
+                raise RemoteError(self.url, f"sends {path} too slowly") from None
+            raise RemoteError(self.url, f"cannot be reached ({str(error) or type(error).__name__})") from None
+
+    def _note_connection(self, event: str, info: Mapping[str, Any]) -> None:
+        made = info.get("return_value")
+        if hasattr(made, "get_extra_info"):  # what connecting, and TLS, came to
+            self._connections.add(made)
 
     def post(self, path: str, body: bytes, kind: str, limit: int) -> tuple[int, str, bytes]:
         headers = {"Content-Type": kind, "Accept-Encoding": "identity"}
-        try:
-            with self._client.stream("POST", path, content=body, headers=headers) as answer:
-                data = bytearray()
-                for part in self._paced(answer, path):
-                    data += part
-                    if len(data) > limit:
-                        raise RemoteError(self.url, f"the answer for {path} is larger than {limit} bytes")
-                stated = str(answer.headers.get("content-type", "")).split(";")[0].strip().lower()
-                return answer.status_code, stated, bytes(data)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise self._unreachable(error) from None
+        with self._exchange("POST", path, headers, body) as (answer, raw):
+            data = bytearray()
+            for part in raw:
+                data += part
+                if len(data) > limit:
+                    raise RemoteError(self.url, f"the answer for {path} is larger than {limit} bytes")
+            stated = str(answer.headers.get("content-type", "")).split(";")[0].strip().lower()
+            return answer.status_code, stated, bytes(data)
 
     def _check_status(self, status: int, path: str, wanted: tuple[int, ...]) -> None:
         if status in (404, 410):
@@ -143,8 +156,50 @@ class HttpTransport:
         if status not in wanted:
             raise RemoteError(self.url, f"answered {status} for {path}")
 
-    def _unreachable(self, error: Exception) -> RemoteError:
-        return RemoteError(self.url, f"cannot be reached ({str(error) or type(error).__name__})")
+
+class _TooSlow(Exception):
+    """An answer brings less than the least that it may."""
+
+
+class _Watch:
+    """Ends an exchange that brings too little, whatever it is that comes: a head or a chunk's length, byte by byte.
+
+    The client's own timeout is for one read, which a byte satisfies; nothing of it returns before a head is whole.
+    """
+
+    def __init__(self, connections: WeakSet[Any]) -> None:
+        self._connections, self._over = connections, threading.Event()
+        self._started, self._done = time.monotonic(), 0
+        self.late = False
+
+    def __enter__(self) -> _Watch:
+        threading.Thread(target=self._wait, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def counted(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """The parts of a body, which buy it time."""
+        for part in parts:
+            self._done += len(part)
+            if self._left() < 0:
+                raise _TooSlow
+            yield part
+
+    def _left(self) -> float:
+        return self._started + _GRACE + self._done / _SLOWEST - time.monotonic()
+
+    def _wait(self) -> None:
+        while not self._over.wait(max(0.0, self._left())):
+            if self._left() < 0:
+                self.late = True
+                for stream in list(self._connections):
+                    held = stream.get_extra_info("socket")
+                    if held is not None:
+                        with suppress(OSError):
+                            held.shutdown(socket.SHUT_RDWR)  # whoever reads from it comes back at once
+                return
 
 
 class FolderTransport:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from bitwitness.ledger import transport
 from bitwitness.ledger.remote import NotThere, Remote, RemoteError
 
 DATA = bytes(range(256)) * 5000
@@ -56,3 +62,50 @@ def test_a_download_goes_on_where_it_ended(remote: Remote) -> None:
 def test_other_addresses_are_not_opened(url: str) -> None:
     with pytest.raises(RemoteError):
         Remote(url)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n"
+TRICKLES = {
+    "head": (b"HTTP/1.1 200 OK\r\nX-Name: ", itertools.repeat(b"a")),
+    "headers": (b"HTTP/1.1 200 OK\r\n", itertools.repeat(b"X-Name: a\r\n")),
+    "interim answers": (b"", itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n")),
+    "length of a chunk": (HEAD + b"\r\n", itertools.repeat(b"0")),
+    "body": (HEAD + b"\r\n", itertools.repeat(b"1\r\na\r\n")),
+}
+
+
+@contextmanager
+def trickling(first: bytes, then: Iterator[bytes]) -> Iterator[str]:
+    """A server that answers with `first`, and then with a little of `then` every hundredth of a second."""
+    over = threading.Event()
+
+    def run() -> None:
+        connection, _address = server.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(first)
+            while not over.wait(0.01):
+                connection.sendall(next(then))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        over.set()
+        thread.join(5)
+
+
+@pytest.mark.parametrize("name", TRICKLES)
+@pytest.mark.parametrize("method", ["get", "range", "post"])
+def test_a_server_that_trickles_for_ever_is_left(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes soon enough for a read, and none of it is of use."""
+    monkeypatch.setattr(transport, "_GRACE", 0.3)
+    started = time.monotonic()
+    with trickling(*TRICKLES[name]) as url, Remote(url) as remote, pytest.raises(RemoteError, match="too slowly"):
+        if method == "get":
+            remote.get("checkpoint", 1 << 20)
+        elif method == "range":
+            remote.get_range("tile/0/000", 0, 1 << 20)
+        else:
+            remote.send("replay/entries", b"{}", "application/json", 1 << 20)
+    assert time.monotonic() - started < 10
