@@ -6,7 +6,8 @@ Nothing read is believed for having been fetched: who reads checks it, and may h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,28 +24,62 @@ Fetch = Callable[[int, int], bytes]
 class RangedFile:
     """`size` bytes at the other end of `fetch`. Blocks are kept in `path`, and which ones in `path`.blocks."""
 
-    def __init__(self, path: Path, size: int, fetch: Fetch) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._size, self._fetch = size, fetch
-        self._data = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._marks = os.open(path.with_name(path.name + ".blocks"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.fstat(self._data).st_size != size:  # of another size, so of another time
-            os.ftruncate(self._marks, 0)
-            os.ftruncate(self._data, 0)
-            os.ftruncate(self._data, size)
-        os.ftruncate(self._marks, -(-size // BLOCK))
+    def __init__(self, path: Path, size: int, fetch: Fetch, *, stays_open: bool = False) -> None:
+        """Without `stays_open` the files are open while they are used: a dataset may lie in thousands of them."""
+        self._path, self._size, self._fetch = path, size, fetch
+        self._stays_open = stays_open
+        self._held: tuple[int, int] | None = None
+        self._prepared = False
+
+    def close(self) -> None:
+        """Close what stayed open; it is opened again when it is used."""
+        held, self._held = self._held, None
+        for descriptor in held or ():
+            os.close(descriptor)
+
+    @contextmanager
+    def _open(self) -> Iterator[tuple[int, int]]:
+        """Descriptors of the blocks and of their marks."""
+        if self._held is None:
+            self._held = self._opened()
+        try:
+            yield self._held
+        finally:
+            if not self._stays_open:
+                self.close()
+
+    def _opened(self) -> tuple[int, int]:
+        if not self._prepared:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        flags, made = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, []
+        try:
+            for path in (self._path, self._path.with_name(self._path.name + ".blocks")):
+                made.append(os.open(path, flags, 0o600))
+            data, marks = made
+            if not self._prepared:
+                self._prepare(data, marks)
+        except BaseException:
+            for descriptor in made:
+                os.close(descriptor)
+            raise
+        return data, marks
+
+    def _prepare(self, data: int, marks: int) -> None:
+        if os.fstat(data).st_size != self._size:  # of another size, so of another time
+            os.ftruncate(marks, 0)
+            os.ftruncate(data, 0)
+            os.ftruncate(data, self._size)
+        os.ftruncate(marks, -(-self._size // BLOCK))
+        self._prepared = True
 
     def __len__(self) -> int:
         return self._size
 
-    def close(self) -> None:
-        os.close(self._data)
-        os.close(self._marks)
-
     def forget(self, first: int, last: int) -> None:
         """Have the blocks that hold [first, last) fetched again when they are read."""
-        for block in range(first // BLOCK, -(-last // BLOCK)):
-            os.pwrite(self._marks, b"\0", block)
+        with self._open() as (_data, marks):
+            for block in range(first // BLOCK, -(-last // BLOCK)):
+                os.pwrite(marks, b"\0", block)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes [offset, offset + size), fewer at the end. Neighbouring blocks are fetched in one request."""
@@ -52,20 +87,17 @@ class RangedFile:
         if not 0 <= offset < last:
             return b""
         block, end = offset // BLOCK, -(-last // BLOCK)
-        marks = os.pread(self._marks, end - block, block)
-        while block < end:
-            held = marks[0]
-            run = len(marks) - len(marks.lstrip(marks[:1]))
-            if not held:
-                self._take(block, run)
-            block, marks = block + run, marks[run:]
-        return os.pread(self._data, last - offset, offset)
-
-    def _take(self, block: int, count: int) -> None:
-        first = block * BLOCK
-        data = self._fetch(first, min(self._size, first + count * BLOCK) - first)
-        os.pwrite(self._data, data, first)
-        os.pwrite(self._marks, b"\1" * count, block)
+        with self._open() as (data, marks):
+            held = os.pread(marks, end - block, block)
+            while block < end:
+                run = len(held) - len(held.lstrip(held[:1]))
+                if not held[0]:
+                    first = block * BLOCK
+                    fetched = self._fetch(first, min(self._size, first + run * BLOCK) - first)
+                    os.pwrite(data, fetched, first)
+                    os.pwrite(marks, b"\1" * run, block)
+                block, held = block + run, held[run:]
+            return os.pread(data, last - offset, offset)
 
 
 class RangedShards:

@@ -43,8 +43,8 @@ class RemoteDataset(Dataset):
         width = manifest.tokenizer.token_bytes
         # Files fetched under another manifest are kept apart.
         kept = folder / hashlib.sha256(manifest.encode()).hexdigest()[:16]
-        self._records = self._file(kept, DOCUMENTS, manifest.documents * RECORD.size)
-        self._tree = self._file(kept, TREE, tree_bytes(manifest.documents))
+        self._records = self._file(kept, DOCUMENTS, manifest.documents * RECORD.size, stays_open=True)
+        self._tree = self._file(kept, TREE, tree_bytes(manifest.documents), stays_open=True)
         self._tokens = RangedShards(self._token_files(kept, manifest.tokens * width, manifest), manifest.shard_bytes)
         index = DocumentIndex(self._records, None, self._tree)
         super().__init__(kept, manifest, tokens=self._tokens, index=index)
@@ -72,7 +72,7 @@ class RemoteDataset(Dataset):
             for number, first in enumerate(starts)
         ]
 
-    def _file(self, kept: Path, file: str, size: int) -> RangedFile:
+    def _file(self, kept: Path, file: str, size: int, *, stays_open: bool = False) -> RangedFile:
         path = DataAddress(self._root, file).path
 
         def fetch(first: int, count: int) -> bytes:
@@ -86,7 +86,7 @@ class RemoteDataset(Dataset):
                         raise _not_fetched(file, error) from None
             raise AssertionError
 
-        return RangedFile(kept / file, size, fetch)
+        return RangedFile(kept / file, size, fetch, stays_open=stays_open)
 
     def check_document(self, document: int) -> None:
         try:
@@ -107,7 +107,7 @@ class RemoteDataset(Dataset):
 
     def close(self) -> None:
         """Close the files that keep what was fetched."""
-        for file in (self._records, self._tree, *self._tokens.files):
+        for file in (self._records, self._tree):
             file.close()
 
 
