@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,20 @@ def test_an_export_still_verifies(registered: Registered, exported: Path) -> Non
     assert exit_code(checks.values()) == 0, [check for check in checks.values() if not check.ok]
     assert "README.md" in checks["export"].detail
     assert (checks["oms"].ok, checks["oms"].required) == (None, False)
+
+
+def test_many_shards_take_few_descriptors(registered: Registered, tmp_path: Path) -> None:
+    """One file is open at a time, in an export and in the gate, however many there are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    checks_of(registered.folder, registered.policy)  # what a first run opens stays open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
+    try:
+        export(registered.project, "demo-lm", tmp_path / "out", shard_size=1)
+        checks = checks_of(tmp_path / "out", registered.policy)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 8
+    assert exit_code(checks.values()) == 0, [check for check in checks.values() if not check.ok]
 
 
 @pytest.mark.parametrize("size", [100, 150, 300])
