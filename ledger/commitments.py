@@ -44,6 +44,7 @@ TYPES: Mapping[str, str] = {
     "ledger/1": "the bytes of all entries of a ledger, in order",
     "runs/1": "one run-records leaf per run, in byte order of the run ids",
     "records/1": "the bytes of a run's audit-intent, audit and eval entries, in ledger order",
+    "marks/1": "one mark leaf per stored state, resume, fork and release of a run, in ledger order",
 }
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
@@ -282,11 +283,21 @@ def file_leaf(path: str, sha256: str) -> bytes:
     return jcs.encode({"path": path, "sha256": sha256})
 
 
-def run_records_leaf(run: str, records: Commitment) -> bytes:
-    """The leaf of one run in `runs/1`: JCS {"records","run"}."""
-    if not _HASH.match(run) or records.type != "records/1":
-        raise CommitmentError("a run's leaf holds its id and a records/1 commitment", "runs")
-    return jcs.encode({"records": records.to_json(), "run": run})
+MARKS = ("state", "resume", "fork", "release")
+
+
+def mark_leaf(entry: int, kind: str, step: int) -> bytes:
+    """The leaf of one entry in `marks/1`: JCS {"entry","kind","step"}; `entry` is its index in the ledger."""
+    if kind not in MARKS:
+        raise CommitmentError(f"a mark is one of {', '.join(MARKS)}, not {kind!r}", "marks")
+    return jcs.encode({"entry": entry, "kind": kind, "step": step})
+
+
+def run_records_leaf(run: str, records: Commitment, marks: Commitment) -> bytes:
+    """The leaf of one run in `runs/1`: JCS {"marks","records","run"}."""
+    if not _HASH.match(run) or (records.type, marks.type) != ("records/1", "marks/1"):
+        raise CommitmentError("a run's leaf holds its id, a records/1 and a marks/1 commitment", "runs")
+    return jcs.encode({"marks": marks.to_json(), "records": records.to_json(), "run": run})
 
 
 def state_digest(

@@ -620,7 +620,8 @@ _TABLE = (
             Field(
                 "runs",
                 commitment("runs/1"),
-                note="per run, its exact list of intents, audits, evals and words on its releases",
+                note="per run, its exact lists of intents, audits, evals and words on its releases, and of what audits"
+                " are drawn from",
             ),
         ),
         "What the log says now: everything revoked, and per run all that was said of it.",

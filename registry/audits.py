@@ -1,8 +1,9 @@
 """Which audits in a bundle count for its release, and how much of the run they replayed.
 
 An audit is one auditor's word, so what it says of itself must hold together before it counts: made after the released
-step was logged, over steps that the run has, with the units that every audit must have (docs/formats/audit.md), under
-the run's own operator table. What does not count is reported with the reason.
+step was logged, over steps that the run has, with the units that every audit must have (docs/formats/audit.md) and just
+those that its seed draws from the states that the log lists, under the run's own operator table. What does not count is
+reported with the reason.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from bitwitness.ledger.audit_rules import (
     refutation,
     untrusted,
 )
+from bitwitness.trainer.sample import misdrawn
 
 from .checks import Check
+from .completeness import Told
 from .evidence import Entry
 from .lineage import Lineage
 from .policy import Policy, Rules
@@ -41,9 +44,12 @@ class _Judged:
     """Those of `refused` without the auditor, as they were given."""
 
 
-def audit_checks(lineage: Lineage, policy: Policy) -> list[Check]:
-    """The POLICY check `audit`, which is always made, and one for each rule on how much must have been audited."""
-    rules, judged = policy.rules, _judge(lineage, policy)
+def audit_checks(lineage: Lineage, policy: Policy, told: Told | None) -> list[Check]:
+    """The POLICY check `audit`, which is always made, and one for each rule on how much must have been audited.
+
+    ``told`` is the status that lists what the samples were drawn from; without it none can be drawn again.
+    """
+    rules, judged = policy.rules, _judge(lineage, policy, told)
     checks = [_required(lineage, policy, judged)]
     first, last = lineage.genesis.predicate["control"]["step"] + 1, lineage.step
     replayed = [span for audit in judged.counted for span in covered_spans(audit.predicate)]
@@ -103,7 +109,7 @@ def _required(lineage: Lineage, policy: Policy, judged: _Judged) -> Check:
     return Check("audit", None if unchecked else False, f"an audit is required: {said}", "POLICY")
 
 
-def _judge(lineage: Lineage, policy: Policy) -> _Judged:
+def _judge(lineage: Lineage, policy: Policy, told: Told | None) -> _Judged:
     intents = {entry.leaf: entry for entry in lineage.intents}
     counted, refused, reasons = [], [], []
     for audit in lineage.audits:
@@ -111,7 +117,7 @@ def _judge(lineage: Lineage, policy: Policy) -> _Judged:
         if intent is None:
             reason: str | None = "its intent is not in the bundle"
         else:
-            reason = _why_not(lineage, audit, intent, policy)
+            reason = _why_not(lineage, audit, intent, policy) or _misdrawn(lineage, audit, intent, told)
         if reason is None:
             counted.append(audit)
         else:
@@ -144,6 +150,13 @@ def _why_not(lineage: Lineage, audit: Entry, intent: Entry, policy: Policy) -> s
         return "its auditor is not among the policy's auditors"
     by_name, witnesses = policy.rules.self_chosen_auditors, policy.witness_keys
     return untrusted(predicate, intent.predicate, audit.envelope.keyid, by_name, witnesses)
+
+
+def _misdrawn(lineage: Lineage, audit: Entry, intent: Entry, told: Told | None) -> str | None:
+    """How its units differ from what its seed draws; whoever handed the bundle over could not choose from what."""
+    if told is None or told.entry.index < intent.predicate["size"]:
+        return Unchecked("no status of the log lists the states that its sample was drawn from")
+    return misdrawn(audit.predicate, intent.predicate, lineage.genesis.predicate, told.marks)
 
 
 def _inconsistency(lineage: Lineage, predicate: Json, intent: Json) -> str | None:

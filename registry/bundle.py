@@ -106,16 +106,48 @@ class Anchor(Strict):
 Anchors = Annotated[list[Anchor], Field(min_length=1, max_length=64)]
 
 
-class StatusProof(Strict):
-    """What the newest `status` entry says of the run, opened.
+class RunMark(Strict):
+    """What the units of an audit depend on: a stored state, resume, fork or release of the run, ``entry`` in the log.
 
-    ``consistency`` leads from the ledger root that it signs to the bundle's checkpoint; ``proof`` says that the run's
-    list of audits and evals is leaf ``position`` of the tree of runs that it signs.
+    A fork is the genesis of a run that goes on from this one; ``step`` is then the step that it goes on from.
+    """
+
+    entry: Position
+    kind: Literal["state", "resume", "fork", "release"]
+    step: Position
+
+
+def _marks(value: list[RunMark]) -> list[RunMark]:
+    _ascending([item.entry for item in value])
+    return value
+
+
+class RunProof(Strict):
+    """What a `status` lists of ``run``, opened.
+
+    ``proof`` says that the run's lists, the audits and evals in the bundle and ``marks``, are leaf ``position`` of the
+    tree of runs that the status signs. Samples of audits are drawn again from ``marks``.
+    """
+
+    marks: Annotated[list[RunMark], Field(max_length=1 << 16), AfterValidator(_marks)]
+    position: Position
+    proof: Proof
+    run: Hash
+
+
+def _runs(value: list[RunProof]) -> list[RunProof]:
+    _ascending([item.run for item in value])
+    return value
+
+
+class StatusProof(Strict):
+    """What the newest `status` entry says of the run, or of the runs of a merge.
+
+    ``consistency`` leads from the ledger root that it signs to the bundle's checkpoint.
     """
 
     consistency: Annotated[list[Hash], Field(max_length=126)]
-    position: Position
-    proof: Proof
+    runs: Annotated[list[RunProof], Field(min_length=1, max_length=64), AfterValidator(_runs)]
 
 
 class Provenance(Strict):

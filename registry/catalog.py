@@ -8,8 +8,10 @@ from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
+from bitwitness.trainer.sample import misdrawn
 
 from .names import find_version
+from .status import run_records
 
 
 def list_models(project: Project) -> list[dict[str, Any]]:
@@ -106,6 +108,7 @@ def tree_lines(shown: dict[str, Any]) -> list[str]:
     below += [
         f"audit by {a['auditor'][:16]}…: {a['result']}, {a['steps']} steps, {a['basis']}"
         + "".join(f"; {word['result']} by {word['auditor'][:16]}…" for word in a.get("rechecks", ()))
+        + (f"; does not count: {a['misdrawn']}" if "misdrawn" in a else "")
         for a in lineage["audits"]
     ]
     if not lineage["audits"]:
@@ -174,21 +177,30 @@ def _evals(ledger: Ledger, run: int, step: int) -> list[dict[str, Any]]:
 
 
 def _audits(ledger: Ledger, run: int) -> list[dict[str, Any]]:
-    """The audits of a run, each with the words of those who computed it again; whose word counts, a policy decides."""
-    said: dict[int, list[dict[str, Any]]] = {}
+    """Every audit of the run, each with the words of those who computed it again; whose word counts, a policy decides.
+
+    `misdrawn` says of one which of its units its seed did not draw: it counts for nobody.
+    """
+    words: dict[int, list[dict[str, Any]]] = {}
     for audit, keyid, result, entry in ledger.connection.execute(
         "SELECT audit, keyid, result, rechecks.entry FROM rechecks JOIN keys ON keys.entry = auditor WHERE run = ?"
         " ORDER BY rechecks.entry",
         (run,),
     ):
-        said.setdefault(int(audit), []).append({"auditor": keyid, "result": result, "entry": entry})
+        words.setdefault(int(audit), []).append({"auditor": keyid, "result": result, "entry": entry})
     rows = ledger.connection.execute(
-        "SELECT keys.keyid, result, steps, basis, audits.entry FROM audits JOIN keys ON keys.entry = auditor"
-        " WHERE run = ? ORDER BY audits.entry",
+        "SELECT keys.keyid, result, audits.steps, basis, audits.entry, audits.intent, runs.hash FROM audits"
+        " JOIN keys ON keys.entry = audits.auditor JOIN runs ON runs.entry = audits.run"
+        " WHERE audits.run = ? ORDER BY audits.entry",
         (run,),
     ).fetchall()
-    return [
-        {"auditor": auditor, "result": result, "steps": steps, "basis": basis, "entry": entry}
-        | ({"rechecks": said[entry]} if entry in said else {})
-        for auditor, result, steps, basis, entry in rows
-    ]
+    genesis = open_envelope(ledger.entry(run)).statement["predicate"]
+    marks = run_records(ledger, ledger.size)[rows[0][-1]].marks if rows else ()
+    found = []
+    for auditor, result, steps, basis, entry, intent, _run in rows:
+        shown = {"auditor": auditor, "result": result, "steps": steps, "basis": basis, "entry": entry}
+        said, announced = (open_envelope(ledger.entry(number)).statement["predicate"] for number in (entry, intent))
+        why = misdrawn(said, announced, genesis, marks)
+        shown |= {} if why is None else {"misdrawn": why}
+        found.append(shown | ({"rechecks": words[entry]} if entry in words else {}))
+    return found

@@ -21,7 +21,7 @@ from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.store import Ledger
 
 from . import bundle, log_line
-from .status import newest_status, prove_run
+from .status import newest_status, prove_runs
 
 # All but aliases: which name a release has now says nothing of what it is.
 _WORDS = (
@@ -75,7 +75,7 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         history += [proof for before, state in parents for proof in _history(ledger, before, [state])]
         history.sort(key=lambda proof: (proof.within, proof.entry))
         anchors = _anchors(ledger, chosen, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
-        opened = None if status is None else prove_run(ledger, status, run, checkpoint.size)
+        opened = None if status is None else prove_runs(ledger, status, {run}, checkpoint.size)
     made = bundle.Provenance(
         anchors=[anchors[key] for key in sorted(anchors)] or None,
         checkpoint=note,

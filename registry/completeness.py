@@ -1,25 +1,28 @@
 """Whether a bundle holds all that the log says of its run: its lists compared with a `status` entry of the log.
 
 A `status` signs, per run, the commitment over the exact list of audit-intents, audits, rechecks, evals and words on
-its releases up to it, and every key that was ended by then. A bundle that leaves one of them out, or shows one that the
-log does not list, is refused. What came after the status is beyond it; the rule `max_status_age` says how old it is.
+its releases up to it, over the states, resumes, forks and releases that samples are drawn from, and every key that was
+ended by then. A bundle that leaves one of them out, or shows one that the log does not list, is refused. What came
+after the status is beyond it; the rule `max_status_age` says how old it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.commitments import Commitment, run_records_leaf, tree
+from bitwitness.ledger.commitments import MARKS, Commitment, tree
 from bitwitness.ledger.errors import ProofError
 from bitwitness.ledger.verify import KeyRing
+from bitwitness.trainer.sample import Mark
 
 from .bundle import StatusProof
 from .evidence import Entry
 from .lineage import Lineage, LineageBroken
-from .status import is_record
+from .status import RunSaid, is_record
 from .status_file import News
 
 
@@ -32,9 +35,17 @@ def newest_status(entries: Sequence[Entry]) -> Entry | None:
     return statuses[-1] if statuses else None
 
 
+@dataclass(frozen=True)
+class Told:
+    """The status that counts, and what it lists for the run: the marks up to it that samples are drawn from."""
+
+    entry: Entry
+    marks: Sequence[Mark]
+
+
 def check_status(
     lineage: Lineage, entries: Sequence[Entry], proof: StatusProof | None, ring: KeyRing, head: Checkpoint
-) -> tuple[str, Entry]:
+) -> tuple[str, Told]:
     """The newest status is one of this log, and the bundle holds exactly what it lists for the run."""
     status = newest_status(entries)
     if status is None:
@@ -43,17 +54,7 @@ def check_status(
         raise LineageBroken(f"no proof of what {status} lists for the run")
     _check_ledger(status, proof, head)
     records = [entry for entry in entries if is_record(entry.kind, entry.predicate) and entry.index < status.index]
-    listed = tree("records/1", [entry.raw for entry in records])
-    runs = Commitment.from_json(status.predicate["runs"], type="runs/1")
-    leaf = merkle.leaf_hash(run_records_leaf(lineage.genesis.leaf, listed))
-    try:
-        nodes = [bytes.fromhex(node) for node in proof.proof]
-        merkle.verify_inclusion(proof.position, runs.size, leaf, nodes, runs.root_bytes)
-    except ProofError as error:
-        raise LineageBroken(
-            f"the {len(records)} audits, evals and words in the bundle are not those that {status} lists for the run: "
-            "something was left out or added"
-        ) from error
+    marks = _check_run(lineage, status, records, proof)
     for revoked in status.predicate["revoked_keys"]:
         key = ring.get(revoked["keyid"])
         if key is None or key.until is None or key.until > revoked["from"]:
@@ -61,7 +62,34 @@ def check_status(
                 f"{status} lists key {revoked['keyid'][:16]}… as ended from entry {revoked['from']} on, "
                 "but the bundle leaves out the entry that ended it"
             )
-    return f"{status} of {status.predicate['time']} lists the {len(records)} audits and evals that are here", status
+    said = f"{status} of {status.predicate['time']} lists the {len(records)} audits and evals that are here"
+    return said, Told(status, marks)
+
+
+def _check_run(lineage: Lineage, status: Entry, records: Sequence[Entry], proof: StatusProof) -> list[Mark]:
+    """What the status lists for the run is what the bundle holds; the marks that it lists."""
+    opened = [item for item in proof.runs if item.run == lineage.genesis.leaf]
+    if len(opened) != 1 or len(proof.runs) != 1:
+        raise LineageBroken(f"the bundle opens {status} for other runs than {lineage.genesis.leaf[:16]}…")
+    marks = [Mark(item.entry, item.kind, item.step) for item in opened[0].marks]
+    leaf = RunSaid(tree("records/1", [entry.raw for entry in records]), marks).leaf(lineage.genesis.leaf)
+    runs = Commitment.from_json(status.predicate["runs"], type="runs/1")
+    try:
+        nodes = [bytes.fromhex(node) for node in opened[0].proof]
+        merkle.verify_inclusion(opened[0].position, runs.size, merkle.leaf_hash(leaf), nodes, runs.root_bytes)
+    except ProofError as error:
+        raise LineageBroken(
+            f"the {len(records)} audits, evals and words and the {len(marks)} states, resumes, forks and releases in "
+            f"the bundle are not those that {status} lists for the run: something was left out or added"
+        ) from error
+    listed = set(marks)
+    for entry in (lineage.release, *lineage.sources, *lineage.chain):
+        shown = Mark(entry.index, entry.kind, entry.predicate.get("step", 0))
+        if entry.kind in MARKS and entry.index < status.index and shown not in listed:
+            raise LineageBroken(
+                f"{status} does not list {entry} among the states, resumes, forks and releases of the run"
+            )
+    return marks
 
 
 def check_same_log(head: Checkpoint, news: News) -> str:

@@ -33,7 +33,7 @@ from . import bundle, shards, weights
 from .collect import collect
 from .folder import CONFIG, Folder
 from .names import NameRefused, check_name
-from .status import append_status
+from .status import append_status, run_records
 
 # With config.json and the index, as many files as an entry can list.
 _SHARDS_LIMIT = 126
@@ -213,11 +213,16 @@ class _Source:
 
 def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
     # The trainer knows where states lie and what a configuration means; it imports torch, so only here.
-    from bitwitness.trainer.history import open_verified_run
+    from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
     from bitwitness.trainer.model import huggingface_config
     from bitwitness.trainer.state import WEIGHTS_FILE, state_folder
 
     history = open_verified_run(project, ledger, name)
+    if list(run_records(ledger, ledger.size)[history.run].marks) != history.marks():
+        raise LedgerNotVerified(
+            f"{ledger.path}: its tables list other states, resumes, forks or releases of run {history.name} than its "
+            "entries, and the log would sign them; run `ledger fsck`"
+        )
     if step is None:
         step = history.last_step
     if step != history.first and step not in history.steps:

@@ -20,6 +20,7 @@ from bitwitness.ledger.trust import witness_line
 
 from .audits import audit_checks
 from .checks import Check
+from .completeness import Told
 from .evidence import Entry, log_verifier
 from .lineage import Lineage
 from .policy import Policy
@@ -45,14 +46,15 @@ def policy_line(policy: Policy, path: Path, folder: Path) -> Check:
 
 
 def policy_checks(
-    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, status: Entry | None, now: datetime
+    lineage: Lineage, entries: Sequence[Entry], policy: Policy, signed: Note, told: Told | None, now: datetime
 ) -> list[Check]:
     """One POLICY check per rule that is set, and always one about audits.
 
-    ``signed`` is the opened checkpoint, ``status`` the `status` entry that lists what the bundle holds.
+    ``signed`` is the opened checkpoint, ``told`` the `status` that lists what the bundle holds.
     """
     rules, quorum = policy.rules, policy.quorum
-    checks = audit_checks(lineage, policy)
+    checks = audit_checks(lineage, policy, told)
+    status = None if told is None else told.entry
     if quorum is not None:
         checks.append(Check("quorum", *witness_line(quorum, signed), category="POLICY"))
     release, genesis = lineage.release, lineage.genesis
@@ -145,7 +147,7 @@ def assurance_checks(
     entries: Sequence[Entry],
     policy: Policy,
     signed: Note,
-    status: Entry | None,
+    told: Told | None,
     revoked: Sequence[Revoked] = (),
 ) -> list[Check]:
     """What the proofs do not say: who else saw this log, whether something was left out, or revoked since.
@@ -156,7 +158,7 @@ def assurance_checks(
     if not witnessed and policy.quorum is not None:
         said = "self-asserted: no quorum cosigned the checkpoint, so only the log itself says that others see the same"
     checks = [Check("witnesses", witnessed or None, said, "ASSURANCE", required=False)]
-    complete, said = _completeness(lineage, status)
+    complete, said = _completeness(lineage, None if told is None else told.entry)
     checks.append(Check("completeness", complete or None, said, "ASSURANCE", required=False))
     checks.append(_revocations(lineage, entries, revoked))
     deprecated = _deprecation(lineage, entries)

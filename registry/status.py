@@ -2,19 +2,22 @@
 
 A bundle alone cannot show that nothing was left out. With a `status` after the release it can: the log signs, per run,
 the commitment `records/1` over all its audit-intent, audit, recheck and eval entries and words on its releases, so a
-bundle that holds back one of them no longer meets it (`completeness.py` checks that). `ledger model register` appends
-one after the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
+bundle that holds back one of them no longer meets it (`completeness.py` checks that), and the commitment `marks/1` over
+what the samples of its audits are drawn from: its stored states, resumes, forks and releases. `ledger model register`
+appends one after the release, `ledger model revoke` after the revocation, `ledger status` whenever it is asked to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger import merkle, rfc3339
-from bitwitness.ledger.commitments import Commitment, from_leaf_hashes, run_records_leaf, tree
+from bitwitness.ledger.commitments import Commitment, from_leaf_hashes, mark_leaf, run_records_leaf, tree
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.trainer.sample import Mark
 
 from . import bundle
 from .checks import Check
@@ -24,6 +27,14 @@ if TYPE_CHECKING:
     from bitwitness.ledger.store import Ledger
 
 _RECORDS = ("audit-intent", "audit", "recheck", "eval", "endorse")
+_MARKS = (
+    "SELECT hash, marks.entry, kind, marks.step FROM ("
+    "SELECT entry, run, step, 'state' AS kind FROM states"
+    " UNION ALL SELECT entry, run, step, kind FROM run_events WHERE kind = 'resume'"
+    " UNION ALL SELECT entry, run, step, 'release' FROM releases"
+    " UNION ALL SELECT entry, parent, parent_step, 'fork' FROM runs WHERE parent IS NOT NULL"
+    ") AS marks JOIN runs ON runs.entry = marks.run WHERE marks.entry < ? ORDER BY marks.entry"
+)
 
 
 def is_record(kind: str, predicate: Mapping[str, Any]) -> bool:
@@ -83,36 +94,65 @@ def newest_status(ledger: Ledger, size: int) -> int | None:
     return None if found is None else int(found)
 
 
-def run_records(ledger: Ledger, size: int) -> dict[str, Commitment]:
+@dataclass(frozen=True)
+class RunSaid:
+    """What a status lists of one run: `records` over what was said of it, and the marks that its audits draw from."""
+
+    records: Commitment
+    marks: Sequence[Mark]
+
+    def leaf(self, run: str) -> bytes:
+        """The run's leaf in the tree that the status signs."""
+        return run_records_leaf(run, self.records, marks_commitment(self.marks))
+
+
+def marks_commitment(marks: Iterable[Mark]) -> Commitment:
+    """`marks/1` over marks in ledger order."""
+    return tree("marks/1", [mark_leaf(mark.entry, mark.kind, mark.step) for mark in marks])
+
+
+def run_records(ledger: Ledger, size: int) -> dict[str, RunSaid]:
     """Per run begun in the first ``size`` entries, ascending by id: what they say of it, in ledger order."""
     listed: dict[str, list[bytes]] = {
         str(row[0]): [] for row in ledger.connection.execute("SELECT hash FROM runs WHERE entry < ?", (size,))
     }
-    marks = ", ".join("?" * len(_RECORDS))
+    marks: dict[str, list[Mark]] = {run: [] for run in listed}
+    kinds = ", ".join("?" * len(_RECORDS))
     query = (
         "SELECT runs.hash, leaf_hash FROM log JOIN runs ON runs.entry = log.run JOIN entries ON idx = log.entry"
         " LEFT JOIN endorsements ON endorsements.entry = log.entry"
-        f" WHERE log.kind IN ({marks}) AND log.kind <> 'step' AND log.entry < ? AND alias IS NULL ORDER BY log.entry"
+        f" WHERE log.kind IN ({kinds}) AND log.kind <> 'step' AND log.entry < ? AND alias IS NULL ORDER BY log.entry"
     )
     for run, leaf in ledger.connection.execute(query, (*_RECORDS, size)):
         listed[run].append(bytes(leaf))
-    return {run: from_leaf_hashes("records/1", listed[run]) for run in sorted(listed)}
+    for run, entry, kind, step in ledger.connection.execute(_MARKS, (size,)):
+        marks[run].append(Mark(int(entry), str(kind), int(step)))
+    return {run: RunSaid(from_leaf_hashes("records/1", listed[run]), marks[run]) for run in sorted(listed)}
 
 
-def prove_run(ledger: Ledger, status: int, run: str, size: int) -> bundle.StatusProof:
-    """The proofs that the status entry at ``status`` speaks of this run, and of the log whose first ``size`` count."""
+def prove_runs(ledger: Ledger, status: int, runs: Collection[str], size: int) -> bundle.StatusProof:
+    """The proofs that the status entry at ``status`` speaks of these runs, and of the log of ``size`` entries."""
     records = run_records(ledger, status)
     hashes = [merkle.leaf_hash(leaf) for leaf in _leaves(records)]
-    position = list(records).index(run)
+    opened = []
+    for position, (run, said) in enumerate(records.items()):
+        if run in runs:
+            opened.append(
+                bundle.RunProof(
+                    marks=[bundle.RunMark.model_validate(vars(mark)) for mark in said.marks],
+                    position=position,
+                    proof=[node.hex() for node in merkle.inclusion_proof(position, hashes)],
+                    run=run,
+                )
+            )
     return bundle.StatusProof(
         consistency=[node.hex() for node in ledger.consistency_proof(status, size)],
-        position=position,
-        proof=[node.hex() for node in merkle.inclusion_proof(position, hashes)],
+        runs=opened,
     )
 
 
-def _leaves(records: Mapping[str, Commitment]) -> list[bytes]:
-    return [run_records_leaf(run, commitment) for run, commitment in records.items()]
+def _leaves(records: Mapping[str, RunSaid]) -> list[bytes]:
+    return [said.leaf(run) for run, said in records.items()]
 
 
 def _ended_keys(ledger: Ledger, size: int) -> list[dict[str, Any]]:

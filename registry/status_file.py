@@ -25,7 +25,7 @@ from . import log_line
 from .bundle import Anchors, Hash, LoggedEntry, Strict, ascending_entries
 from .evidence import Entry, EvidenceRefused, authenticate, open_checkpoint, open_entries
 from .policy import Policy
-from .status import newest_status, run_records
+from .status import marks_commitment, newest_status, run_records
 
 if TYPE_CHECKING:
     from bitwitness.ledger.store import Ledger
@@ -46,8 +46,9 @@ class NoStatus(BitwitnessError):
 
 
 class Records(Strict):
-    """`records/1` of one run, and the run's id."""
+    """`marks/1` and `records/1` of one run, and the run's id."""
 
+    marks: dict[str, Any]
     records: dict[str, Any]
     run: Hash
 
@@ -96,7 +97,10 @@ def make(ledger: Ledger, note: str) -> StatusFile:
             for number in sorted({*keys, index})
             if number < size
         ]
-        runs = [Records(records=held.to_json(), run=run) for run, held in run_records(ledger, index).items()]
+        runs = [
+            Records(marks=marks_commitment(said.marks).to_json(), records=said.records.to_json(), run=run)
+            for run, said in run_records(ledger, index).items()
+        ]
         anchors = log_line.handovers(ledger, size)
     return StatusFile(
         anchors=[anchors[key] for key in sorted(anchors)] or None,
@@ -121,7 +125,10 @@ def open_status(data: bytes, policy: Policy) -> News:
     (entry,) = statuses
     try:
         runs = {item.run: Commitment.from_json(item.records, type="records/1") for item in read.runs}
-        leaves = [run_records_leaf(run, records) for run, records in runs.items()]
+        leaves = [
+            run_records_leaf(item.run, runs[item.run], Commitment.from_json(item.marks, type="marks/1"))
+            for item in read.runs
+        ]
     except (BitwitnessError, KeyError, TypeError, ValueError) as error:
         raise StatusFileError(f"its runs: {error}") from error
     if tree("runs/1", leaves).to_json() != entry.predicate["runs"] or len(runs) != len(read.runs):

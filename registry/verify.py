@@ -52,14 +52,14 @@ class _Files:
 
 @dataclass(frozen=True)
 class Traced:
-    """A release and all that was authenticated with it. ``status`` is the entry that lists what the bundle holds."""
+    """A release and all that was authenticated with it. ``told`` is the status that lists what the bundle holds."""
 
     lineage: lineage.Lineage
     entries: list[evidence.Entry]
     signed: Note
     head: Checkpoint
     keys: KeyRing
-    status: evidence.Entry | None
+    told: completeness.Told | None
     read: bundle.Provenance
 
     @property
@@ -87,7 +87,7 @@ class Verdict:
     @property
     def statuses(self) -> list[evidence.Entry]:
         """The `status` entries that count: the bundle's, if the newest lists what the bundle has, and `news`."""
-        own = self.traced.statuses if self.traced is not None and self.traced.status is not None else []
+        own = self.traced.statuses if self.traced is not None and self.traced.told is not None else []
         return own + ([] if self.news is None else [self.news.entry])
 
     def attempt(self, name: str, category: Category, step: Callable[[], tuple[str, _T]]) -> _T | None:
@@ -156,10 +156,12 @@ def examine(
         else:
             _check_some_tensors(folder, traced, tensors, verdict)
         verdict.checks += derivation_check.check(traced.lineage, traced.entries, traced.keys, sources)
-    told = [] if news is None else [rules.revoked_by(news.entry)]
-    told += [] if memory is None else memory.revoked(policy.log.origin)
-    verdict.checks += rules.policy_checks(traced.lineage, traced.entries, policy, traced.signed, traced.status, moment)
-    verdict.checks += rules.assurance_checks(traced.lineage, traced.entries, policy, traced.signed, traced.status, told)
+    revoked = [] if news is None else [rules.revoked_by(news.entry)]
+    revoked += [] if memory is None else memory.revoked(policy.log.origin)
+    verdict.checks += rules.policy_checks(traced.lineage, traced.entries, policy, traced.signed, traced.told, moment)
+    verdict.checks += rules.assurance_checks(
+        traced.lineage, traced.entries, policy, traced.signed, traced.told, revoked
+    )
     return verdict
 
 
@@ -251,12 +253,12 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
     verdict.attempt("code", "CRYPTO", lambda: (_code_line(traced), True))
     verdict.attempt("evals", "CRYPTO", lambda: (rules.eval_line(traced), True))
     verdict.attempt("audits", "CRYPTO", lambda: (lineage.check_audits(traced), True))
-    status = None
+    told = None
     if read.status is not None or any(entry.kind == "status" for entry in entries):
-        status = verdict.attempt(
+        told = verdict.attempt(
             "status", "CRYPTO", lambda: completeness.check_status(traced, entries, read.status, ring, checkpoint)
         )
-    return Traced(traced, entries, signed, checkpoint, ring, status, read)
+    return Traced(traced, entries, signed, checkpoint, ring, told, read)
 
 
 def _code_line(traced: lineage.Lineage) -> str:

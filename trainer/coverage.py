@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,6 +32,7 @@ from bitwitness.ledger.verify import KeyRing
 
 from .history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
 from .part_audit import part_names
+from .sample import misdrawn
 from .share import ranking
 
 FRACTIONS = (0.001, 0.01, 0.1)
@@ -179,6 +180,7 @@ def measure(
     run = AuditedRun.of(history.genesis, history.last_step)
     counted: list[Entry] = []
     refused: list[tuple[int, str]] = []
+    marks = history.marks()
     audits = [entry for entry in history.about if entry.kind == "audit"]
     intents = {entry.leaf_hash.hex(): entry for entry in history.about if entry.kind == "audit-intent"}
     rechecks = [(entry.index, entry.predicate) for entry in history.about if entry.kind == "recheck"]
@@ -190,7 +192,7 @@ def measure(
         reason = (
             contradiction(audit.predicate, run)
             or untrusted(audit.predicate, intent, auditor, trusted, witnesses)
-            or _not_drawn(history, audit.predicate, intent)
+            or misdrawn(audit.predicate, intent, history.genesis, marks)
         )
         leaf = audit.leaf_hash.hex()
         if (refuted := refutation(leaf, auditor, rechecks, trusted)) is not None:
@@ -216,28 +218,6 @@ def measure(
         first=history.first,
         parent=None if history.parent is None else history.parent.name,
     )
-
-
-def _not_drawn(history: RunHistory, audit: Mapping[str, Any], intent: Mapping[str, Any]) -> str | None:
-    """Which unit its seed did not draw, though it says so; None if there is none.
-
-    Of one whose word counts for its beacon, every unit that covers must be drawn or one that is always audited.
-    """
-    by_beacon = audit["basis"] == "beacon"
-    said = [
-        (unit["first"], unit["last"], unit["cause"])
-        for unit in audit["units"]
-        if unit["cause"] == "sample" or (by_beacon and unit["outcome"] == "match")
-    ]
-    if not said:
-        return None
-    seen, last = history.as_of(intent["size"]), intent["last"]
-    drawn = {
-        (unit.first, unit.last, unit.cause)
-        for unit in seen.select(last, bytes.fromhex(audit["seed"]), intent["samples"])
-    }
-    strange = next((unit for unit in said if unit not in drawn), None)
-    return None if strange is None else f"steps {strange[0]} to {strange[1]} are not among what its seed draws"
 
 
 def _by_parts(audits: Sequence[Entry], history: RunHistory) -> list[tuple[int, int, str]]:

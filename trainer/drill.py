@@ -232,15 +232,17 @@ class _Drill:
     def _odds(self, copied: RunHistory, samples: int) -> tuple[bool, float, float]:
         """Whether the fault is always audited; the chance of one audit; how often draws meet it."""
         every, end, step = units(copied.states, copied.last_step), copied.last_step, self.fault.step
-        always = {end: "last"}
+        marks = copied.marks()
 
         def holds(chosen: list[Unit]) -> bool:
             return any(unit.first <= step <= unit.last for unit in chosen)
 
-        certain = holds(select(every, always, bytes(32), 0))
-        others = len(every) - len(select(every, always, bytes(32), 0)) + 1  # the initial state is no unit of `every`
+        certain = holds(select(copied.genesis, marks, end, bytes(32), 0))
+        others = (
+            len(every) - len(select(copied.genesis, marks, end, bytes(32), 0)) + 1
+        )  # the initial state is no unit of `every`
         predicted = 1.0 if certain else min(1.0, samples / others)
-        met = sum(holds(select(every, always, os.urandom(32), samples)) for _ in range(DRAWS))
+        met = sum(holds(select(copied.genesis, marks, end, os.urandom(32), samples)) for _ in range(DRAWS))
         return certain, predicted, met / DRAWS
 
     def _trace(self, copied: RunHistory, found: int) -> tuple[bool, list[str], tuple[str, ...]]:

@@ -24,7 +24,7 @@ from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.verify_rows import connect, entry_bytes
 
 from .config import RunConfig, config_from_ledger
-from .sample import Unit, select, units
+from .sample import Mark, Unit, select, units
 from .state import Control, StateCommitment
 
 
@@ -110,7 +110,7 @@ class RunHistory:
 
     def select(self, last: int, seed: bytes, samples: int) -> list[Unit]:
         """The units of an audit up to step `last`: those that are always in one, and a sample drawn from `seed`."""
-        return select(self.units(last), always_audited(self, last), seed, samples, self.first)
+        return select(self.genesis, self.marks(), last, seed, samples)
 
     def computed(self, step: int) -> dict[str, Any]:
         """What the ledger says that `step` computed."""
@@ -126,9 +126,12 @@ class RunHistory:
         """The state of a `state` entry, or of the genesis: the moments are always committed there."""
         return _commitment(self.genesis if step == self.first else self.states[step].predicate)
 
-    def released_steps(self) -> list[int]:
-        """The steps of which a release was made. Only of a run that was opened verified."""
-        return [entry.predicate["step"] for entry in self.about if entry.kind == "release"]
+    def marks(self) -> list[Mark]:
+        """What the units of an audit depend on, in ledger order. Only of a run that was opened verified."""
+        found = [entry for entry in (*self.entries, *self.about) if entry.kind in ("state", "resume", "release")]
+        marks = [Mark(entry.index, entry.kind, entry.predicate["step"]) for entry in found]
+        marks += [Mark(fork.index, "fork", fork.predicate["init"]["step"]) for fork in self.forks]
+        return sorted(marks, key=lambda mark: mark.entry)
 
     def open_intents(self, auditor: str) -> list[int]:
         """The indexes of this auditor's intents that no audit followed. Only of a run that was opened verified."""
@@ -140,19 +143,6 @@ class RunHistory:
             and entry.predicate["signer"] == auditor
             and entry.leaf_hash.hex() not in done
         ]
-
-
-def always_audited(history: RunHistory, last_step: int) -> dict[int, str]:
-    """The steps whose units are in every audit that draws, each with its cause."""
-    always = {last_step: "last"}
-    if history.genesis["init"]["kind"] == "parent":
-        always |= {min(history.first + 1, last_step): "fork"}
-    always |= {fork.predicate["init"]["step"]: "fork" for fork in history.forks}
-    always |= {step: "release" for step in history.released_steps()}
-    for resume in history.resumes:
-        step = resume.predicate["step"]
-        always |= {step: "resume", min(step + 1, last_step): "resume"}
-    return always
 
 
 def _commitment(fields: dict[str, Any]) -> StateCommitment:

@@ -262,7 +262,7 @@ def build() -> Examples:
         for _, kind, _, data in made.entries
         if kind in ("audit-intent", "audit", "recheck", "eval")
     ]
-    records = commitments.from_leaf_hashes("records/1", said)
+    records, marks = commitments.from_leaf_hashes("records/1", said), commitments.tree("marks/1", [])
     made.add(
         "status",
         "status",
@@ -272,7 +272,7 @@ def build() -> Examples:
             "ledger": commitments.tree("ledger/1", (data for *_, data in made.entries)).to_json(),
             "revoked_keys": [{"keyid": made.signers["auditor"].keyid, "from": 20}],
             "revoked_releases": [release],
-            "runs": commitments.tree("runs/1", [commitments.run_records_leaf(run, records)]).to_json(),
+            "runs": commitments.tree("runs/1", [commitments.run_records_leaf(run, records, marks)]).to_json(),
         },
     )
     return made

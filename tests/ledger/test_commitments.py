@@ -228,9 +228,14 @@ def test_documents(golden: Any) -> None:
 
 def test_file_and_run_leaves(golden: Any) -> None:
     records = commitments.tree("records/1", [b"entry"])
+    marks = commitments.tree("marks/1", [commitments.mark_leaf(7, "state", 50)])
     golden("ledger-1.json").check("file leaf", commitments.file_leaf("kernels/ops.py", "ab" * 32).decode())
-    golden("ledger-1.json").check("run records leaf", commitments.run_records_leaf("cd" * 32, records).decode())
+    golden("ledger-1.json").check("run records leaf", commitments.run_records_leaf("cd" * 32, records, marks).decode())
     with pytest.raises(CommitmentError):
         commitments.file_leaf("x", "ab")
     with pytest.raises(CommitmentError):
-        commitments.run_records_leaf("cd" * 32, commitments.tree("ledger/1", []))
+        commitments.run_records_leaf("cd" * 32, commitments.tree("ledger/1", []), marks)
+    with pytest.raises(CommitmentError):
+        commitments.run_records_leaf("cd" * 32, records, records)
+    with pytest.raises(CommitmentError, match="not 'step'"):
+        commitments.mark_leaf(7, "step", 50)

@@ -6,18 +6,21 @@ who holds the log's key could make.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.commitments import MARKS, tree
 from bitwitness.ledger.entries import KINDS, STATEMENT_TYPE, subject_of
 from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.note import sign_note
 from bitwitness.ledger.project import Project
 from bitwitness.registry import bundle
+from bitwitness.registry.status import RunSaid, is_record
+from bitwitness.trainer.sample import Mark
 
 Json = dict[str, Any]
 
@@ -34,6 +37,7 @@ class Forge:
         self.shown = {item.index for item in self.original.entries}
         self.weights = self.original.weights
         self.status = self.find("status") if self.original.status is not None else None
+        self.opened: Json = {}
 
     def predicate(self, index: int) -> Json:
         predicate: Json = open_envelope(self.log[index]).statement["predicate"]
@@ -79,6 +83,21 @@ class Forge:
         predicate = {key: value for key, value in {**statement["predicate"], **changes}.items() if value is not None}
         self.log[index] = self.sign(kind, predicate, role, signer)
 
+    def restate(self, marks: Sequence[Mark] | None = None) -> None:
+        """Have the log sign its status anew, over what now stands before it; with these marks, or the run's own."""
+        assert self.status is not None
+        run, shown = self.leaf(self.find("run")), [open_envelope(data).statement for data in self.log[: self.status]]
+        kinds = [statement["predicateType"].rsplit("/", 2)[1] for statement in shown]
+        said = [statement["predicate"] for statement in shown]
+        listed = [self.log[i] for i, kind in enumerate(kinds) if is_record(kind, said[i])]
+        if marks is None:
+            marks = [Mark(i, kind, said[i]["step"]) for i, kind in enumerate(kinds) if kind in MARKS]
+        leaf = RunSaid(tree("records/1", listed), marks).leaf(run)
+        before = tree("ledger/1", self.log[: self.status]).to_json()
+        self.change(self.status, runs=tree("runs/1", [leaf]).to_json(), ledger=before)
+        shown_marks = [{"entry": mark.entry, "kind": mark.kind, "step": mark.step} for mark in marks]
+        self.opened = {"runs": [{"marks": shown_marks, "position": 0, "proof": [], "run": run}]}
+
     def write(self, log_signer: Signer | None = None, origin: str | None = None, **changes: Any) -> None:
         """Write provenance.json with valid inclusion proofs; history proofs stay as they were."""
         origin = origin or self.origin
@@ -100,5 +119,5 @@ class Forge:
         }
         if self.status is not None and self.status in self.shown and self.original.status is not None:
             consistency = [node.hex() for node in merkle.consistency_proof(self.status, hashes)]
-            fields["status"] = {**self.original.status.model_dump(), "consistency": consistency}
+            fields["status"] = {**self.original.status.model_dump(), "consistency": consistency, **self.opened}
         (self.folder / bundle.FILE_NAME).write_bytes(jcs.encode({**fields, **changes}))

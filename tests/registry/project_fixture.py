@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,8 @@ def add_intent(
 
 def add_audit(project: Project, ledger: Ledger, run: str, intent: str, outcome: str = "match", **changes: Any) -> int:
     """Append an audit of all 4 steps with one outcome for the last unit."""
-    unit: Json = {"first": 3, "last": 4, "outcome": outcome, "cause": "last"}
+    released = ledger.connection.execute("SELECT 1 FROM releases").fetchone()
+    unit: Json = {"first": 3, "last": 4, "outcome": outcome, "cause": "release" if released else "last"}
     if outcome == "mismatch":
         unit["found"] = {"step": 3, "expected": "aa" * 32, "computed": "bb" * 32}
     audit = {
@@ -222,7 +224,7 @@ def _create(folder: Path) -> Project:
     return project
 
 
-def make(folder: Path, *, audited: bool = True) -> SmallRun:
+def make(folder: Path, *, audited: bool = True, stored: Sequence[int] = (2, 4)) -> SmallRun:
     """A project in ``folder`` with one finished, stored and audited run; no model yet."""
     project = _create(folder)
     with project.open_ledger(writable=True) as ledger:
@@ -230,7 +232,7 @@ def make(folder: Path, *, audited: bool = True) -> SmallRun:
         writer = add_run(project, ledger, dataset)
         for step in range(1, 5):
             add_step(writer, step)
-            if step in (2, 4):
+            if step in stored:
                 store_state(project, writer, step)
                 add_eval(writer, step, dataset)
         add_end(writer, 4)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib.util
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +13,23 @@ from typing import Any
 
 import pytest
 
+from bitwitness.ledger import jcs
 from bitwitness.ledger.beacon import sample_seed, seconds
 from bitwitness.ledger.commitments import tree
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.note import COSIGNATURE, Verifier
+from bitwitness.ledger.project import Project
+from bitwitness.registry import bundle
+from bitwitness.registry.catalog import show_model, tree_lines
 from bitwitness.registry.checks import Check
 from bitwitness.registry.policy import Rules, WitnessTrust, load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
+from bitwitness.registry.words import NotPromoted, set_alias
+from bitwitness.trainer.sample import Mark, draw
 
 from ..ledger.beacon_sample import WITNESS, cosign
+from . import project_fixture
 from .conftest import Registered
 from .forge import Forge
 from .project_fixture import ARITHMETIC, TIME, add_audit, add_intent
@@ -77,6 +86,93 @@ LIES: list[tuple[str, Callable[[Forge], Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def _many(tmp_path_factory: pytest.TempPathFactory) -> project_fixture.SmallRun:
+    """A run whose every state is stored, so that a sample of one unit leaves two out."""
+    return project_fixture.make(tmp_path_factory.mktemp("many") / "project", audited=False, stored=(1, 2, 3, 4))
+
+
+def _claim(made: project_fixture.SmallRun, pick: Callable[[int], int], *, witnessed: bool) -> tuple[Path, int]:
+    """Release after an audit of one sampled unit, announced and signed as any other: the folder, the step claimed."""
+    project, beacon, changes = made.project, None, {}
+    if witnessed:
+        beacon = {"kind": "cosignature", "witness": WITNESS.keyid}
+    with project.open_ledger(writable=True) as ledger:
+        intent, value = add_intent(project, ledger, made.run, samples=1, beacon=beacon), b""
+        if witnessed:
+            leaves = [ledger.leaf_hash(number) for number in range(ledger.size)]
+            given = cosign(ledger.origin, leaves, ledger.size - 1, seconds(TIME) + 5)
+            value = given.beacon
+            changes = {"basis": "beacon", "beacon": {"kind": "cosignature", "cosignature": given.to_json()}}
+        seed = sample_seed(bytes.fromhex(intent), value)
+        (drawn,) = (n + 1 for n in draw(seed, 3, 1))
+        step = pick(drawn)
+        cause = "release" if ledger.connection.execute("SELECT 1 FROM releases").fetchone() else "last"
+        units = [INIT, {**SAMPLE, "first": step, "last": step}, {**LAST, "first": 4, "cause": cause}]
+        add_audit(project, ledger, made.run, intent, seed=seed.hex(), units=units, **changes)
+    return register(project, "demo-lm", made.run).path, step
+
+
+@pytest.mark.parametrize("witnessed", [False, True], ids=["self-chosen", "beacon"])
+def test_a_unit_that_was_not_drawn(_many: project_fixture.SmallRun, tmp_path: Path, witnessed: bool) -> None:
+    """The ledger takes such an audit, since it holds together; it counts for nothing, to the gate or an alias."""
+    shutil.copytree(_many.project.root, tmp_path / "p")
+    made = project_fixture.SmallRun(Project.find(tmp_path / "p"), _many.run)
+    registered, project = Registered(made.project, made.run), made.project
+    mine = Verifier("w.example", WITNESS.public, COSIGNATURE).vkey
+    if witnessed:
+        rules = 'require_status = true\nrequire_audit = true\n[witnesses]\npolicy = "witness w '
+        text = project.trust_path.read_text()
+        project.trust_path.write_text(text[: text.index("[rules]")] + f'[rules]\n{rules}{mine}\\nquorum none"\n')
+    folder, step = _claim(made, lambda drawn: drawn % 3 + 1, witnessed=witnessed)
+    checks = {c.name: c for c in examine(folder, load_policy(registered.policy)).checks}
+    assert checks["audits"].ok is True and checks["status"].ok is True
+    assert checks["audit"].ok is False
+    assert f"steps {step} to {step} are not among what its seed draws" in checks["audit"].detail
+    with pytest.raises(NotPromoted, match="its seed draws"):
+        set_alias(project, "demo-lm/1", "champion", registered.policy)
+    shown = show_model(project, "demo-lm/1")
+    assert "its seed draws" in shown["lineage"]["audits"][0]["misdrawn"]
+    assert any("does not count: steps" in line for line in tree_lines(shown))
+    honest, _ = _claim(made, lambda drawn: drawn, witnessed=witnessed)
+    checks = {c.name: c for c in examine(honest, load_policy(registered.policy)).checks}
+    assert checks["audit"].ok is True and "its seed draws" in checks["audit"].detail
+    assert set_alias(project, "demo-lm/2", "champion", registered.policy).new
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_states_that_the_log_does_not_list(_many: project_fixture.SmallRun, tmp_path: Path, left_out: bool) -> None:
+    """Whoever makes the bundle cannot choose the states that a sample is drawn from, nor go without."""
+    shutil.copytree(_many.project.root, tmp_path / "p")
+    made = project_fixture.SmallRun(Project.find(tmp_path / "p"), _many.run)
+    folder, _ = _claim(made, lambda drawn: drawn, witnessed=False)
+    held = jcs.parse((folder / bundle.FILE_NAME).read_bytes())
+    if left_out:
+        del held["status"]["runs"][0]["marks"][0]
+    else:
+        number = next(n for n, item in enumerate(held["entries"]) if item["index"] == bundle_status(held))
+        del held["entries"][number], held["status"]
+    (folder / bundle.FILE_NAME).write_bytes(jcs.encode(held))
+    policy = load_policy(made.policy)
+    rules = policy.rules.model_copy(update={"require_status": False})
+    checks = {c.name: c for c in examine(folder, policy.model_copy(update={"rules": rules})).checks}
+    if left_out:
+        assert checks["status"].ok is False and "left out or added" in checks["status"].detail
+    assert checks["audit"].ok is None and "no status of the log lists the states" in checks["audit"].detail
+
+
+def bundle_status(held: dict[str, Any]) -> int:
+    """The log index of the newest status in a bundle."""
+    return max(item["index"] for item in held["entries"] if b"/status/v1" in base64.b64decode(item["entry"]["payload"]))
+
+
+def test_a_log_that_leaves_out_a_state_that_the_bundle_shows(registered: Registered) -> None:
+    forge = Forge(registered.project, registered.folder)
+    forge.restate(marks=[Mark(forge.find("release"), "release", 4)])
+    forge.write()
+    assert "does not list" in registered.refused("status")
+
+
 @pytest.mark.parametrize(("reason", "lie"), LIES, ids=[reason for reason, _ in LIES])
 def test_an_audit_that_does_not_count(registered: Registered, reason: str, lie: Callable[[Forge], Any]) -> None:
     forge = Forge(registered.project, registered.folder)
@@ -92,6 +188,7 @@ def test_a_sample_that_is_all_that_is_left(registered: Registered) -> None:
     forge = Forge(registered.project, registered.folder)
     _intent(samples=9)(forge)
     _units(INIT, SAMPLE, LAST)(forge)
+    forge.restate()
     forge.write()
     assert registered.verdict()["audit"].ok is True
 
@@ -118,7 +215,9 @@ def test_open_intents_fail_as_audits(registered: Registered) -> None:
 def test_two_audits_add_up(registered: Registered) -> None:
     with registered.project.open_ledger(writable=True) as ledger:
         intent = add_intent(registered.project, ledger, registered.run, samples=1)
-        add_audit(registered.project, ledger, registered.run, intent, units=[INIT, SAMPLE, LAST])
+        add_audit(
+            registered.project, ledger, registered.run, intent, units=[INIT, SAMPLE, {**LAST, "cause": "release"}]
+        )
     folder = register(registered.project, "demo-lm", registered.run).path
     newer = Registered(registered.project, registered.run)
     policy = load_policy(newer.policy)

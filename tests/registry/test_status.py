@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from bitwitness.ledger import jcs, merkle
-from bitwitness.ledger.commitments import run_records_leaf, tree
+from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.errors import FoundWrong
 from bitwitness.ledger.key_entries import revocation
 from bitwitness.registry import bundle
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import register
-from bitwitness.registry.status import append_status, run_records
+from bitwitness.registry.status import RunSaid, append_status, run_records
 from bitwitness.registry.verify import examine
+from bitwitness.trainer.sample import Mark
 
 from .conftest import Registered
 from .forge import Forge
@@ -68,7 +72,7 @@ def test_an_audit_that_is_left_out(registered: Registered, outcome: str | None) 
     path = registered.project.models_dir / "demo-lm" / "2" / bundle.FILE_NAME
     first = [item.index for item in bundle.parse(path.read_bytes()).entries][-3 if outcome is None else -4]
     checks = _strip(registered, lambda kind, item: kind.startswith("audit") and item["index"] >= first)
-    assert checks["audit"].ok is True
+    assert checks["audit"].ok is None  # nor is it known what the audit that is left was drawn from
     assert checks["status"].ok is False and "left out or added" in checks["status"].detail
     # Without the status, nothing contradicts it, but the policy asks for one, and the assurance says so.
     checks = _strip(registered, lambda kind, item: kind == "status", proof=True)
@@ -118,7 +122,8 @@ LIES: list[tuple[str, Callable[[Forge], Any]]] = [
 
 def _runs(forge: Forge, less: int) -> Any:
     records = [forge.log[forge.find(kind, n)] for kind, n in (("eval", 0), ("eval", 1), ("audit-intent", 0))]
-    leaf = run_records_leaf(forge.leaf(forge.find("run")), tree("records/1", records[less:]))
+    marks = [Mark(item.entry, item.kind, item.step) for item in forge.original.status.runs[0].marks]
+    leaf = RunSaid(tree("records/1", records[less:]), marks).leaf(forge.leaf(forge.find("run")))
     return tree("runs/1", [leaf])
 
 
@@ -157,19 +162,32 @@ def test_what_a_status_lists(registered: Registered) -> None:
         assert append_status(ledger, project.signer("log")) == ledger.size - 1  # nothing happened since
         add_run(project, ledger, add_dataset(ledger, project.signer("trainer"), "more"), "other")
         records = run_records(ledger, ledger.size)
-        assert list(records) == sorted(records) and sorted(c.size for c in records.values()) == [0, 4]
+        assert list(records) == sorted(records) and sorted(said.records.size for said in records.values()) == [0, 4]
         listed = [
             data
             for index, data in ledger.entries()
             if any(f"/{kind}/v1".encode() in base64.b64decode(jcs.parse(data)["payload"]) for kind in _LISTED)
         ]
-        assert records[registered.run] == tree("records/1", listed)
+        assert records[registered.run].records == tree("records/1", listed)
+        assert [(mark.kind, mark.step) for mark in records[registered.run].marks] == [
+            ("state", 2), ("state", 4), ("release", 4)
+        ]  # fmt: skip
         index = append_status(ledger, project.signer("log"))
-        said = jcs.parse(base64.b64decode(jcs.parse(ledger.entry(index))["payload"]))["predicate"]
-        assert said["sequence"] == 1 and said["ledger"]["size"] == index
-        assert said["ledger"]["root"] == merkle.root(ledger.leaf_hash(i) for i in range(index)).hex()
-        leaves = [run_records_leaf(run, commitment) for run, commitment in records.items()]
-        assert said["runs"] == tree("runs/1", leaves).to_json()
+        signed = jcs.parse(base64.b64decode(jcs.parse(ledger.entry(index))["payload"]))["predicate"]
+        assert signed["sequence"] == 1 and signed["ledger"]["size"] == index
+        assert signed["ledger"]["root"] == merkle.root(ledger.leaf_hash(i) for i in range(index)).hex()
+        leaves = [said.leaf(run) for run, said in records.items()]
+        assert signed["runs"] == tree("runs/1", leaves).to_json()
 
 
 _LISTED = ("audit-intent", "audit", "eval")
+
+
+def test_a_database_that_hides_a_stored_state_is_not_signed(registered: Registered) -> None:
+    """The log goes by its tables; of the run that is released they are held against the entries themselves."""
+    with closing(sqlite3.connect(registered.project.ledger_path)) as connection:
+        connection.execute("DROP TRIGGER states_no_delete")
+        connection.execute("DELETE FROM states WHERE step = 2")
+        connection.commit()
+    with pytest.raises(FoundWrong, match="its tables list other states"):
+        register(registered.project, "demo-lm", "small")

@@ -26,7 +26,7 @@ from bitwitness.trainer.audit import audit
 from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
 from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import Unit, draw, select, units
+from bitwitness.trainer.sample import Mark, Unit, draw, select, units
 from bitwitness.trainer.state import state_folder
 from bitwitness.trainer.step import NotFinite, NoTokens
 
@@ -332,7 +332,8 @@ def test_units_and_draws() -> None:
     # docs/formats/audit.md, worked example: these do not change
     assert sample_seed(bytes(32)).hex() == GOLDEN_SEED
     assert draw(seed, 1000, 5) == GOLDEN_DRAW
-    chosen = select([(1, 2), (3, 4), (5, 6)], {6: "last"}, seed, 1)
+    genesis = {"control": {"step": 0}, "init": {"kind": "seeded"}}
+    chosen = select(genesis, [Mark(7, "state", 2), Mark(9, "state", 4), Mark(11, "state", 6)], 6, seed, 1)
     assert chosen[0] == Unit(0, 0, "init")
     assert [unit.cause for unit in chosen].count("sample") == 1
     counts = [0] * 10

@@ -21,7 +21,7 @@ from bitwitness.trainer.cli_coverage import bar
 from bitwitness.trainer.coverage import Coverage, Segment, measure, open_coverage
 from bitwitness.trainer.history import Entry, RunHistory, open_run
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import select, units
+from bitwitness.trainer.sample import units
 from bitwitness.trainer.share import ranking
 
 from .conftest import small_config
@@ -125,7 +125,7 @@ def forged(project: Project, like: int, **changes: Any) -> tuple[int, list[tuple
         ledger.append([data])
         leaf = merkle.leaf_hash(data)
         seed = sample_seed(leaf)
-        drawn = [(u.first, u.last) for u in select(cut, {6: "last"}, seed, 2) if u.cause == "sample"]
+        drawn = [(u.first, u.last) for u in history.select(6, seed, 2) if u.cause == "sample"]
         claimed = [unit for unit in cut[:-1] if unit not in drawn][:2]
         kept = [unit for unit in said["units"] if unit["cause"] != "sample"]
         wanted = changes.get("units", claimed)
