@@ -44,6 +44,10 @@ SourceOption = Annotated[
 VsaOption = Annotated[
     Path | None, typer.Option("--vsa", metavar="FILE", help="Of a model: write a SLSA verification summary here.")
 ]
+SignWithOption = Annotated[
+    Path | None,
+    typer.Option("--sign-with", metavar="FILE", help="With --vsa: sign it with this auditor's private key, as DSSE."),
+]
 JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the checks as JUnit XML.")]
 SarifOption = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write the checks as SARIF 2.1.0.")]
 
@@ -65,6 +69,7 @@ def verify(
     status: StatusOption = None,
     source: SourceOption = None,
     vsa: VsaOption = None,
+    sign_with: SignWithOption = None,
     junit: JunitOption = None,
     sarif: SarifOption = None,
     json_output: JsonOption = False,
@@ -75,16 +80,22 @@ def verify(
 
     Example: ledger verify models/demo-lm/1 --policy trust.toml --junit verify.xml
     """
-    given = model_options(tensor, state, status, source, vsa)
+    given = model_options(tensor, state, status, source, vsa, sign_with)
     checks = _examine(path, policy, entry, given)
     finish(checks, str(path), junit, sarif, json_output, {0: "verified", 1: "WRONG", 2: "could not be checked"})
 
 
 def model_options(
-    tensor: list[str] | None, state: Path | None, status: Path | None, source: list[Path] | None, vsa: Path | None
+    tensor: list[str] | None,
+    state: Path | None,
+    status: Path | None,
+    source: list[Path] | None,
+    vsa: Path | None,
+    sign_with: Path | None,
 ) -> dict[str, Any]:
     """The options that only a model's verifier takes, as it takes them: those that were given."""
     options = {"tensors": tensor, "state": state, "status": status, "sources": source, "vsa": vsa}
+    options["sign_with"] = sign_with
     return {name: value for name, value in options.items() if value}
 
 
@@ -137,7 +148,9 @@ def _examine(path: Path, policy: Path | None, entry: Path | None, options: Mappi
     if path.is_dir() or not path.exists():
         return examine_model(path, policy, options)
     if options:
-        raise typer.BadParameter(f"{path} is no model's folder; --{min(options).rstrip('s')} is for models")
+        raise typer.BadParameter(
+            f"{path} is no model's folder; --{min(options).rstrip('s').replace('_', '-')} is for models"
+        )
     policy = policy or project_policy()
     try:
         with open_regular(path) as file:

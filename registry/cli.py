@@ -13,6 +13,7 @@ from bitwitness.ledger.cli_verify import (
     JunitOption,
     PolicyOption,
     SarifOption,
+    SignWithOption,
     SourceOption,
     StateOption,
     StatusOption,
@@ -138,6 +139,7 @@ def verify(
     status: StatusOption = None,
     source: SourceOption = None,
     vsa: VsaOption = None,
+    sign_with: SignWithOption = None,
     junit: JunitOption = None,
     sarif: SarifOption = None,
     json_output: JsonOption = False,
@@ -148,6 +150,6 @@ def verify(
 
     Example: ledger model verify models/demo-lm/1 --policy trust.toml
     """
-    checks = examine_model(folder, policy, model_options(tensor, state, status, source, vsa))
+    checks = examine_model(folder, policy, model_options(tensor, state, status, source, vsa, sign_with))
     said = ("verified", "found wrong", "could not be checked")
     finish(checks, str(folder), junit, sarif, json_output, {code: f"{folder}: {said[code]}" for code in range(3)})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli_files import write_file
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.regular_file import read_regular
 
 from . import names, rules
@@ -40,6 +41,7 @@ class Request:
     status: Path | None = None
     sources: Sequence[Path] = ()
     vsa: Path | None = None
+    sign_with: Path | None = None
     keep: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -53,6 +55,7 @@ def verify_model(
     status: Path | None = None,
     sources: Sequence[Path] = (),
     vsa: Path | None = None,
+    sign_with: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Check a model's folder against a policy file; see docs/formats/provenance.md for the names of the checks.
 
@@ -60,10 +63,12 @@ def verify_model(
     ``path`` that does not exist may be the name of a released version in the current project.
     ``tensors``: verify only these; ``state``: the gate's memory; ``status``: a newer status of the log; ``sources``:
     folders of the versions that a cast or merge derives from; ``vsa``: where the verdict goes as a SLSA verification
-    summary. Raises BitwitnessError only if one of the files cannot be read or written at all.
+    summary; ``sign_with``: the private key file of the auditor who signs that. Raises BitwitnessError only if one of
+    the files cannot be read or written at all.
     """
     path = Path(path)
-    request = Request(named_folder(path), Path(policy_path), tuple(tensors), state, status, tuple(sources), vsa)
+    folder = named_folder(path)
+    request = Request(folder, Path(policy_path), tuple(tensors), state, status, tuple(sources), vsa, sign_with)
     return [check.to_json() for check in decide(request).checks]
 
 
@@ -94,6 +99,9 @@ def decide(request: Request) -> Verdict:
     """
     if request.tensors and request.vsa is not None:
         raise BitwitnessError("--vsa speaks of whole files; with --tensor only parts of them are read")
+    if request.sign_with is not None and request.vsa is None:
+        raise BitwitnessError("--sign-with signs the summary of --vsa; name its file, too")
+    signer = None if request.sign_with is None else _signer(request.sign_with)
     data = _read_policy(request.policy)
     policy = parse_policy(data, request.policy)
     verdict = examine(
@@ -110,7 +118,12 @@ def decide(request: Request) -> Verdict:
     if request.state is not None and verdict.traced is not None:
         _remember(request.state, verdict, verdict.traced)
     if request.vsa is not None:
-        write_file(request.vsa, jcs.encode(_summary(request, verdict, data)).decode("utf-8") + "\n")
+        summary = jcs.encode(_summary(request, verdict, data))
+        if signer is not None:
+            from .vsa import sign
+
+            summary = sign(summary, signer)
+        write_file(request.vsa, summary.decode("utf-8") + "\n")
     return verdict
 
 
@@ -130,6 +143,13 @@ def _remember(path: Path, verdict: Verdict, traced: Traced) -> None:
         memory.remember(path, traced.head, traced.lineage.release.predicate, verdict.statuses)
     except FoundWrong as error:
         verdict.checks.append(Check("memory", False, str(error), "CRYPTO"))
+
+
+def _signer(path: Path) -> Signer:
+    """The auditor's key that signs the verdict; read before anything is checked, so that none is written without."""
+    from bitwitness.ledger.cli_options import load_key  # most gates have no key
+
+    return load_key(path, "auditor")
 
 
 def _read_policy(path: Path) -> bytes:

@@ -1,7 +1,7 @@
 """The verdict as an in-toto statement: a SLSA Verification Summary Attestation (VSA) v1.
 
-https://slsa.dev/spec/v1.0/verification_summary. It says that this gate, by this policy, verified these very files. The
-statement is not signed here: a pipeline signs it with the key that its own consumers trust.
+https://slsa.dev/spec/v1.0/verification_summary. It says that this gate, by this policy, verified these very files.
+It is signed if the gate is given a key that its consumers trust, and passes for no entry of a log: those name a signer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bitwitness.ledger import rfc3339
+from bitwitness.ledger.envelope import PAYLOAD_TYPE, assemble, pae
+from bitwitness.ledger.keys import Signer
 
 from .checks import Check, exit_code
 
@@ -58,3 +60,8 @@ def summary(
             "slsaVersion": "1.0",
         },
     }
+
+
+def sign(statement: bytes, signer: Signer) -> bytes:
+    """A DSSE envelope of the statement's bytes with one signature, by its keyid."""
+    return assemble(statement, signer.keyid, signer.sign(pae(PAYLOAD_TYPE, statement)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +15,7 @@ import pytest
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.registry import bundle, load_file, load_verified, words
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.gate import Request, decide
@@ -499,3 +501,24 @@ def test_options_of_models_are_refused_elsewhere(registered: Registered, capsys:
     arguments = ["verify", str(registered.project.ledger_path), "--policy", str(registered.policy)]
     assert main([*arguments, "--state", "x"]) == 2
     assert "--state is for models" in capsys.readouterr().err
+
+
+def test_a_summary_is_signed_by_who_ran_the_gate(
+    registered: Registered, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The payload is the statement, the signature DSSE's by an auditor's key; any other role's is refused first."""
+    path, keys = tmp_path / "vsa.json", registered.project.keys_dir
+    arguments = ["verify", str(registered.folder), "--policy", str(registered.policy), "--vsa", str(path)]
+    assert main([*arguments, "--sign-with", str(keys / "log.pem")]) == 2
+    assert "not a auditor key" in capsys.readouterr().err and not path.exists()
+    assert main([*arguments[:-2], "--sign-with", str(keys / "auditor.pem")]) == 2
+    assert "--sign-with signs the summary of --vsa" in capsys.readouterr().err
+    assert main([*arguments, "--sign-with", str(keys / "auditor.pem")]) == 0
+    signed, auditor = json.loads(path.read_text()), registered.project.signer("auditor")
+    payload, said = base64.b64decode(signed["payload"]), signed["signatures"][0]
+    assert json.loads(payload)["predicate"]["verificationResult"] == "PASSED"
+    assert signed["payloadType"] == "application/vnd.in-toto+json" and said["keyid"] == auditor.keyid
+    pae = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload)
+    auditor.public.verify(base64.b64decode(said["sig"]), pae)
+    with registered.project.open_ledger(writable=True) as ledger, pytest.raises(BitwitnessError):
+        ledger.append([path.read_bytes().strip()])  # no verdict passes for an entry
