@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from bitwitness.kernels import philox
+from bitwitness.kernels.buffers import F32
 
 BOUND = 3.0
 
@@ -19,9 +18,9 @@ class Initial:
     value: float = 0.0
 
 
-def fill(tensor: torch.Tensor, rule: Initial, seed: int, name: str) -> None:
+def fill(tensor: F32, rule: Initial, seed: int, name: str) -> None:
     """Fill a contiguous float32 tensor of that name."""
     if rule.std == 0.0:
-        tensor.fill_(rule.value)
+        tensor.fill(rule.value)
     else:
-        philox.trunc_normal(tensor.view(-1), philox.derive_key(seed, "init", name), std=rule.std, bound=BOUND)
+        philox.trunc_normal(tensor.reshape(-1), philox.derive_key(seed, "init", name), std=rule.std, bound=BOUND)

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from bitwitness.kernels.buffers import F32, floats
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import byte_view, tensor_digest
 from bitwitness.ledger.envelope import MAX_ENTRY, open_envelope
@@ -140,7 +139,7 @@ class AuditWork:
 
     def _load(self, kept: Json, state: State) -> Point | None:
         said = kept["fold"]
-        stack = [] if said is None else [(count, torch.empty_like(state.params)) for count in said["counts"]]
+        stack = [] if said is None else [(count, floats(state.params.size)) for count in said["counts"]]
         tensors = _tensors(state, stack)
         load_tensors(self.folder / kept["file"], tensors)
         if {name: tensor_digest(byte_view(tensor)) for name, tensor in tensors.items()} != kept["digests"]:
@@ -234,6 +233,6 @@ class AuditWork:
                 path.unlink(missing_ok=True)
 
 
-def _tensors(state: State, stack: list[tuple[int, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def _tensors(state: State, stack: list[tuple[int, F32]]) -> dict[str, F32]:
     folded = {f"fold.{number}": gradient for number, (_count, gradient) in enumerate(stack)}
     return {"params": state.params, "m": state.m, "v": state.v, **folded}

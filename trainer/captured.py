@@ -12,8 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-import torch
-
+from bitwitness.kernels.buffers import F32
 from bitwitness.kernels.graph import Dim, Graph, Node, Slot, Table, size
 from bitwitness.kernels.graph_rules import SUMS, GraphError
 from bitwitness.kernels.host import round_f32
@@ -56,8 +55,8 @@ class CapturedModel:
         return {name: (layout.size,) for name, layout in self.gradients.apart.items()}
 
     @cached_property
-    def tables(self) -> Mapping[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {}
+    def tables(self) -> Mapping[str, F32]:
+        found: dict[str, F32] = {}
         for number, t in enumerate(self.graph.tables):
             names = f"cos.{number}", f"sin.{number}"
             found |= rotary_tables(self.graph.window, t.head_width, t.theta, *names)

@@ -154,7 +154,7 @@ def where(
 
     Example: ledger data where --run demo --step 60
     """
-    from .history import open_run  # brings torch
+    from .history import open_run
 
     project = current_project()
     with project.open_ledger() as ledger:
@@ -191,7 +191,7 @@ def find(
     project = current_project()
     history = stream = None
     if run is not None:
-        from .history import open_run  # brings torch
+        from .history import open_run
 
         with project.open_ledger() as ledger:
             history = open_run(ledger, run)

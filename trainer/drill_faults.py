@@ -65,7 +65,7 @@ class Fault:
         self._pending = self.kind in ("gradient", "moment")
         if self.kind == "state" and self._at == self.step and self.state is not None and self.earlier is not None:
             for name in ("params", "m", "v"):
-                getattr(self.state, name).copy_(getattr(self.earlier, name))
+                getattr(self.state, name)[:] = getattr(self.earlier, name)
 
     def first_sample(self, first: int) -> int:
         """The sample to read in the place of `first`."""

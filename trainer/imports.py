@@ -208,7 +208,7 @@ def _fill(files: _Files, layout: Layout, state: State, model: Model) -> None:
                 raise ImportRefused(f"{shard}: {entry.name} is {entry.dtype}; read are {', '.join(narrow.DTYPES)}")
             if entry.shape != tuple(tensor.shape):
                 raise ImportRefused(f"{shard}: {entry.name} is {list(entry.shape)}, not {list(tensor.shape)}")
-            flat = tensor.view(-1).numpy()
+            flat = tensor.reshape(-1)
             narrow.widen(raw, entry.dtype, flat)
             if not narrow.is_finite(flat):
                 raise ImportRefused(f"{shard}: {entry.name} holds an infinity or a NaN")

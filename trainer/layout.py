@@ -12,8 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
-
+from bitwitness.kernels.buffers import F32
 from bitwitness.kernels.initial import Initial
 from bitwitness.ledger.commitments import TensorView
 
@@ -86,18 +85,16 @@ class Layout:
             at += slot.size
         return Slot(first.offset, (sum(self.slots[name].shape[0] for name in names), *first.shape[1:]))
 
-    def tensors(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+    def tensors(self, flat: F32) -> dict[str, F32]:
         """Return views of `flat` (float32, [size]) by tensor name, in byte order of names."""
         return {
-            name: flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+            name: flat[slot.offset : slot.offset + slot.size].reshape(slot.shape)
             for name, slot in ((name, self.slots[name]) for name in self.names)
         }
 
-    def views(self, flat: torch.Tensor, prefix: str = "") -> Mapping[str, TensorView]:
+    def views(self, flat: F32, prefix: str = "") -> Mapping[str, TensorView]:
         """Return what a tensor commitment reads: dtype, shape and bytes of every tensor of `flat`."""
-        return {
-            prefix + name: ("F32", tuple(tensor.shape), tensor.numpy()) for name, tensor in self.tensors(flat).items()
-        }
+        return {prefix + name: ("F32", tensor.shape, tensor) for name, tensor in self.tensors(flat).items()}
 
 
 def _initial(model: Model, name: str, shape: tuple[int, ...]) -> Initial:

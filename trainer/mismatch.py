@@ -74,7 +74,7 @@ def first_value(history: RunHistory, stored: StoredStates, state: State) -> Firs
     for theirs, ours, prefix in pairs:
         replayed = state.layout.tensors(ours)
         for name, tensor in state.layout.tensors(theirs).items():
-            if (element := first_element(tensor.numpy(), replayed[name].numpy())) is not None:
+            if (element := first_element(tensor, replayed[name])) is not None:
                 shape = tuple(tensor.shape)
                 return FirstValue(prefix + name, unravel(element.index, shape), shape, element)
     return None

@@ -15,9 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
-from bitwitness.kernels.capture import capture, declaring
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
 from bitwitness.ledger import durable, jcs
@@ -84,6 +81,10 @@ def load(root: Path, config: RunConfig) -> OwnModel:
     """
     model = config.model
     assert isinstance(model, UserModel)
+    import torch  # a run of the built-in model does without it
+
+    from bitwitness.kernels.capture import capture, declaring
+
     path = root / model.file
     source = _read(path, model.file)
     module = _run(source, path, model.file)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import torch
-
 from bitwitness.ledger import merkle
 from bitwitness.ledger.errors import BitwitnessError
 
@@ -137,6 +135,5 @@ def _tree(leaves: tuple[bytes, ...]) -> str:
 
 def _digest(state: State, name: str) -> str:
     """The tree over a tensor's weight and both its moments, as bytes."""
-    flats: tuple[torch.Tensor, ...] = (state.params, state.m, state.v)
-    parts = [state.layout.tensors(flat)[name].contiguous().numpy().tobytes() for flat in flats]
+    parts = [state.layout.tensors(flat)[name].tobytes() for flat in (state.params, state.m, state.v)]
     return merkle.root([merkle.leaf_hash(part) for part in parts]).hex()

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import commitments, jcs
 from bitwitness.ledger.commitments import Commitment, tree
 from bitwitness.ledger.errors import BitwitnessError
@@ -49,7 +48,7 @@ def count(shards: int) -> int:
     return 2 * shards
 
 
-def gradient_commitment(layout: Layout, gradient: torch.Tensor) -> Commitment:
+def gradient_commitment(layout: Layout, gradient: F32) -> Commitment:
     """`gradient/1`: one tensor leaf for each tensor of a flat gradient [n], in byte order of the names."""
     return commitments.tensors("gradient/1", layout.views(gradient))
 
@@ -102,10 +101,10 @@ class Parts:
         """The leaves of shards and folds, canonical JSON."""
         return [leaf.decode() for leaf in self._shards], [leaf.decode() for leaf in self._folds]
 
-    def shard(self, shard: int, gradient: torch.Tensor, loss: float, tokens: int) -> None:
+    def shard(self, shard: int, gradient: F32, loss: float, tokens: int) -> None:
         self._shards.append(shard_leaf(shard, gradient_commitment(self._layout, gradient), loss, tokens))
 
-    def fold(self, first: int, shards: int, gradient: torch.Tensor) -> None:
+    def fold(self, first: int, shards: int, gradient: F32) -> None:
         self._folds.append(fold_leaf(first, shards, gradient_commitment(self._layout, gradient)))
 
     def finish(self, loss: float, norm: float, tokens: int, scalars: dict[str, float]) -> PartLeaves:

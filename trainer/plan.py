@@ -173,7 +173,7 @@ def _probe(config: RunConfig, threads: int, captured: StepPrograms | None) -> _P
     workspace = Workspace(small, threads, 1, taps=True, captured=captured)
     windows = _Counting(data.window, workspace.programs.vocabulary)
     state = State(workspace.layout)
-    state.params.fill_(1 / 64)
+    state.params.fill(1 / 64)
     spent = []
     for _attempt in range(2):
         started = time.perf_counter()

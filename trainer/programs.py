@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Protocol
 
-import torch
+import numpy as np
 
 from bitwitness.kernels import host
+from bitwitness.kernels.buffers import F32
 from bitwitness.kernels.program import Program
 
 from . import model
@@ -32,7 +33,7 @@ class StepPrograms(Protocol):
         """How many token ids the model knows."""
 
     @property
-    def tables(self) -> Mapping[str, torch.Tensor]:
+    def tables(self) -> Mapping[str, F32]:
         """Constant inputs by the name of their buffer: rotary tables, cosines and sines."""
 
     @property
@@ -68,7 +69,7 @@ class Decoder:
         return self._model.vocabulary
 
     @cached_property
-    def tables(self) -> Mapping[str, torch.Tensor]:
+    def tables(self) -> Mapping[str, F32]:
         return rotary_tables(self._config.data.window, self._model.head_width, self._model.rope_theta, "cos", "sin")
 
     @property
@@ -92,10 +93,10 @@ class Decoder:
         return weights_program(self._config, self.layout, matrices(self._model, self.layout))
 
 
-def rotary_tables(window: int, head_width: int, theta: float, *names: str) -> dict[str, torch.Tensor]:
+def rotary_tables(window: int, head_width: int, theta: float, *names: str) -> dict[str, F32]:
     """Cosines and sines, float32 [window, head_width / 2], under two names."""
     tables = host.rope_tables(range(window), head_width, theta)
-    return {name: torch.tensor(table.tolist()) for name, table in zip(names, tables, strict=True)}
+    return {name: np.array(table, np.float32) for name, table in zip(names, tables, strict=True)}
 
 
 def every_program(config: RunConfig, programs: StepPrograms) -> Iterator[Program]:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-import torch
-
+from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import rfc3339
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import byte_view
@@ -53,7 +52,7 @@ def computed_step(record: StepRecord, commitment: StateCommitment) -> Json:
     return {**record.to_json(), **state_fields(commitment), "step": record.step}
 
 
-def rope_digest(tables: Mapping[str, torch.Tensor]) -> str:
+def rope_digest(tables: Mapping[str, F32]) -> str:
     """SHA-256 of the rotary tables' bytes, each cos then sin, float32 row-major [window, head width / 2]."""
     digest = hashlib.sha256()
     for table in tables.values():
@@ -108,7 +107,7 @@ def observed(host: str, threads: int) -> Json:
             "bitwitness": metadata.version("bitwitness"),
             "machine": platform.machine(),
             "python": platform.python_version(),
-            "torch": str(torch.__version__),
+            "torch": metadata.version("torch"),
         },
     }
 

@@ -11,8 +11,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
+from bitwitness.kernels.buffers import F32
 from bitwitness.kernels.host import round_f32
 
 from .config import RunConfig
@@ -23,6 +25,8 @@ from .record_check import Fault
 from .replay import stored_state
 from .state import State, StateMismatch, StateUnavailable
 from .step import Workspace, adamw_row, step_scalars
+
+F64 = NDArray[np.float64]
 
 U = 2.0**-24
 """The unit roundoff of binary32."""
@@ -128,7 +132,8 @@ def screen(history: RunHistory, stored: StoredStates, workspace: Workspace, trus
             bounds = Bounds(history.config, workspace.layout, state)
         if state is not None and before is not None and bounds is not None:
             compared += 1
-            wrong = next(differences(bounds, before, state), None)
+            with np.errstate(all="ignore"):  # what a stored state holds may be anything
+                wrong = next(differences(bounds, before, state), None)
             if wrong is not None:
                 digest = history.stored(step).digest
                 faults.append(Fault(step, "screen", wrong, digest, digest))
@@ -155,25 +160,32 @@ def differences(bounds: Bounds, before: State, after: State) -> Iterator[str]:
     kept_v = bounds.b2 ** (last - first) * (1.0 - 1e-12)
     for name in layout.names:
         reach = bounds.reach(name, first, last)
-        base = old[name].double() * reach.kept
+        base = _wide(old[name]) * reach.kept
         yield from _beyond(
-            f"{name}, weight", (new[name].double() - base).abs(), base.abs() * reach.blur + reach.move, last - first
+            f"{name}, weight",
+            np.abs(_wide(new[name]) - base),
+            np.abs(base) * reach.blur + reach.move,
+            last - first,
         )
         if name in bounds.frozen:
             continue
-        least = old_v[name].double() * kept_v - (last - first) * 4.0 * TINY
-        yield from _beyond(f"{name}, second moment's fall", least, new_v[name].double(), last - first)
+        least = _wide(old_v[name]) * kept_v - (last - first) * 4.0 * TINY
+        yield from _beyond(f"{name}, second moment's fall", least, _wide(new_v[name]), last - first)
         if math.isinf(ratio):  # β2 = 0: the second moment says nothing of the gradients before
             continue
-        most = new_v[name].double().sqrt() * ratio + rest
-        yield from _beyond(f"{name}, first moment", new_m[name].double().abs(), most, last)
+        most = np.sqrt(_wide(new_v[name])) * ratio + rest
+        yield from _beyond(f"{name}, first moment", np.abs(_wide(new_m[name])), most, last)
 
 
-def _beyond(what: str, found: torch.Tensor, most: torch.Tensor, updates: int) -> Iterator[str]:
+def _wide(values: F32) -> F64:
+    return values.astype(np.float64)
+
+
+def _beyond(what: str, found: F64, most: F64, updates: int) -> Iterator[str]:
     wrong = ~(found <= most)  # a NaN is wrong, too
     if bool(wrong.any()):
-        at = int(torch.where(wrong, found - most, -math.inf).nan_to_num(math.inf).argmax())
+        at = int(np.nan_to_num(np.where(wrong, found - most, -math.inf), nan=math.inf).argmax())
         yield (
-            f"{what} {at}: {float(found.view(-1)[at]):.3g}, more than the {float(most.view(-1)[at]):.3g} that AdamW "
+            f"{what} {at}: {found.reshape(-1)[at]:.3g}, more than the {most.reshape(-1)[at]:.3g} that AdamW "
             f"allows in {updates} updates"
         )

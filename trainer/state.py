@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
-
+from bitwitness.kernels.buffers import F32, floats
 from bitwitness.kernels.initial import fill
 from bitwitness.ledger import commitments, durable
 from bitwitness.ledger.commitments import Commitment, byte_view
@@ -82,9 +81,9 @@ class State:
     def __init__(self, layout: Layout, *, moments: bool = True) -> None:
         """All +0. Without `moments` only the weights take memory; such a state makes no step."""
         self.layout = layout
-        self.params = torch.zeros(layout.size, dtype=torch.float32)
-        self.m = torch.zeros(layout.size if moments else 0, dtype=torch.float32)
-        self.v = torch.zeros(layout.size if moments else 0, dtype=torch.float32)
+        self.params = floats(layout.size)
+        self.m = floats(layout.size if moments else 0)
+        self.v = floats(layout.size if moments else 0)
         self.control = Control()
 
     def commit(self, *, optimizer: bool = True) -> StateCommitment:
@@ -168,7 +167,7 @@ def load_weights(path: Path, state: State) -> None:
     load_tensors(path, state.layout.tensors(state.params))
 
 
-def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:
+def _files(state: State) -> dict[str, dict[str, F32]]:
     """Which tensors stand in which file of a stored state."""
     m, v = state.layout.tensors(state.m), state.layout.tensors(state.v)
     return {
@@ -177,7 +176,7 @@ def _files(state: State) -> dict[str, dict[str, torch.Tensor]]:
     }
 
 
-def load_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def load_tensors(path: Path, tensors: dict[str, F32]) -> None:
     """Fill `tensors` from a safetensors file that holds exactly them. Anything but a regular file is refused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO would be waited for

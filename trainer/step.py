@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from bitwitness.kernels import host
+from bitwitness.kernels.buffers import F32, floats, zeros
 from bitwitness.kernels.program import Executor, Program
 from bitwitness.kernels.reduce import sum_f64
 from bitwitness.ledger.errors import BitwitnessError
@@ -31,10 +33,10 @@ from .programs import Decoder, StepPrograms
 from .schedule import learning_rate
 from .state import State
 
-Weights = Mapping[str, torch.Tensor]
+Weights = Mapping[str, NDArray[Any]]
 """The parameters as the programs of a step read them: `params` and, in block fixed point, every matrix quantised."""
 
-Tap = Callable[[str, torch.Tensor], None]
+Tap = Callable[[str, F32], None]
 """Called with the name and the float32 values of each tensor that an audit witnesses (docs/formats/audit.md)."""
 
 
@@ -118,45 +120,46 @@ class Workspace:
         self._loss: Executor | None = None
 
         rows = per_shard * config.data.window
-        self._losses = torch.zeros(rows, dtype=torch.float32)
-        self._nll = torch.zeros(rows, dtype=torch.float32)
+        self._losses = floats(rows)
+        self._nll = floats(rows)
         boundaries = programs.boundaries if self.taps else {}
-        self._boundaries = {name: torch.zeros((rows, width)) for name, width in boundaries.items()}
-        self._squares = torch.zeros(norm.buffers["squares"].shape, dtype=torch.float32)
-        self._scalars = torch.zeros((len(layout.names), 8), dtype=torch.float32)
-        self._apart = {name: torch.zeros(shape) for name, shape in programs.apart.items()}
-        self._places = torch.zeros((rows, 3), dtype=torch.int32)
-        self._places[:, 2] = torch.arange(rows) % config.data.window
-        self._free: list[torch.Tensor] = []
+        self._boundaries = {name: floats(rows, width) for name, width in boundaries.items()}
+        self._squares = floats(*norm.buffers["squares"].shape)
+        self._scalars = floats(len(layout.names), 8)
+        self._apart = {name: floats(*shape) for name, shape in programs.apart.items()}
+        self._places = zeros((rows, 3), "I32")
+        self._places[:, 2] = np.arange(rows) % config.data.window
+        self._free: list[F32] = []
 
     def _executor(self, program: Program) -> Executor:
         return Executor(program, self.threads)
 
-    def gradient(self) -> torch.Tensor:
+    def gradient(self) -> F32:
         """Take a gradient buffer of +0 from the pool."""
-        buffer = self._free.pop() if self._free else torch.empty(self.layout.size, dtype=torch.float32)
-        return buffer.zero_()
+        buffer = self._free.pop() if self._free else floats(self.layout.size)
+        buffer.fill(0.0)
+        return buffer
 
-    def release(self, buffer: torch.Tensor) -> None:
+    def release(self, buffer: F32) -> None:
         self._free.append(buffer)
 
     # -- the parts of a step, each of which an audit can ask for alone ------------------------------------------
 
-    def weights(self, params: torch.Tensor) -> Weights:
+    def weights(self, params: F32) -> Weights:
         """Prepare parameters for the products of a step, once for all its shards; good until the next call."""
         bound = {"params": params, **self._quantised}
         if self._quantise is not None:
             self._quantise.run(bound)
         return bound
 
-    def shard_gradient(self, weights: Weights, windows: Windows, first: int) -> tuple[torch.Tensor, float, int]:
+    def shard_gradient(self, weights: Weights, windows: Windows, first: int) -> tuple[F32, float, int]:
         """Compute the shard whose first sample is `first`.
 
         Returns its gradient [n] of the SUM of token losses, that sum in binary64, and its valid tokens.
         """
         grads, tokens = self.gradient(), 0
         for sums in self._apart.values():
-            sums.zero_()
+            sums.fill(0.0)
         per_shard = self.config.data.windows_per_shard
         for at in range(0, per_shard, self.windows_at_once):
             count = min(self.windows_at_once, per_shard - at)
@@ -170,18 +173,18 @@ class Workspace:
             self._finish.run({"grads": grads, **self._apart})
         return grads, sum_f64(self._losses), tokens
 
-    def fold(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def fold(self, left: F32, right: F32) -> F32:
         """left + right, in the buffer of left; right goes back to the pool."""
         self._fold.run({"left": left, "right": right})
         self.release(right)
         return left
 
-    def sum_squares(self, gradient: torch.Tensor) -> float:
+    def sum_squares(self, gradient: F32) -> float:
         """Sum of squares: chunk sums in binary32, added ascending in binary64, tensors in name order."""
         self._norm.run({"grads": gradient, "squares": self._squares})
         return sum_f64(self._squares)
 
-    def tapped(self, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    def tapped(self, gradient: F32) -> Iterator[tuple[str, F32]]:
         """Yield the taps of the last shard in their order: block boundaries, token losses, tensor gradients.
 
         Block boundaries are float32 [rows of a shard, D] and there only in a workspace with `taps`.
@@ -191,14 +194,14 @@ class Workspace:
         for name, tensor in self.layout.tensors(gradient).items():
             yield f"gradient/{name}", tensor
 
-    def update(self, state: State, gradient: torch.Tensor, scalars: dict[str, float]) -> None:
+    def update(self, state: State, gradient: F32, scalars: dict[str, float]) -> None:
         for row, name in enumerate(self.layout.names):
             operands = adamw_row(self.config, self.layout, name, state.control.step + 1, scalars)
-            self._scalars[row] = torch.tensor(operands, dtype=torch.float32)
+            self._scalars[row] = operands
         bound = {"params": state.params, "m": state.m, "v": state.v, "grads": gradient}
         self._update.run({**bound, "scalars": self._scalars})
 
-    def losses(self, params: torch.Tensor, stream: WindowStream, windows: Sequence[int]) -> tuple[float, int]:
+    def losses(self, params: F32, stream: WindowStream, windows: Sequence[int]) -> tuple[float, int]:
         """Return (sum of negative log-likelihoods in binary64, valid tokens), one window at a time, no gradient."""
         if self._loss is None:
             self._loss = self._executor(self.programs.loss(1))
@@ -216,7 +219,7 @@ class Workspace:
         length = self.config.data.window
         begin = at * length
         part = slice(begin, begin + len(rows.inputs))
-        for number, window in enumerate(self._places[part].view(-1, length, 3), sample):
+        for number, window in enumerate(self._places[part].reshape(-1, length, 3), sample):
             window[:, 0], window[:, 1] = _int32(number & 0xFFFFFFFF), _int32(number >> 32)
         return {
             **self.programs.tables,
@@ -240,11 +243,10 @@ def _int32(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-def _outputs(program: Program) -> dict[str, torch.Tensor]:
-    """Tensors for the outputs of a program, by name."""
-    dtypes = {"F32": torch.float32, "I32": torch.int32, "I16": torch.int16}
+def _outputs(program: Program) -> dict[str, NDArray[Any]]:
+    """Arrays for the outputs of a program, by name."""
     outputs = (buffer for buffer in program.external if buffer.kind == "output")
-    return {buffer.name: torch.zeros(buffer.shape, dtype=dtypes[buffer.dtype]) for buffer in outputs}
+    return {buffer.name: zeros(buffer.shape, buffer.dtype) for buffer in outputs}
 
 
 @dataclass
@@ -252,7 +254,7 @@ class PartialFold:
     """A step's fold as far as it came: the next shard, the roots of the complete subtrees so far, the sums."""
 
     shard: int = 0
-    stack: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    stack: list[tuple[int, F32]] = field(default_factory=list)
     total: float = 0.0
     tokens: int = 0
     parts: Parts | None = None
@@ -308,7 +310,7 @@ def folded_gradient(
     tap: Tap | None = None,
     fold: PartialFold | None = None,
     after_shard: AfterShard | None = None,
-) -> tuple[torch.Tensor, float, int]:
+) -> tuple[F32, float, int]:
     """Fold the step's shard gradients; return (gradient [n], sum of losses, valid tokens).
 
     The stack holds the roots of the complete subtrees so far: log2(S) gradients at most.

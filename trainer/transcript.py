@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-import torch
-
+from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.commitments import Commitment, byte_view, from_leaf_hashes
 
@@ -35,7 +34,7 @@ class Transcript:
         """Go on from the leaf hashes that the same transcript had before."""
         self._hashes = list(hashes)
 
-    def tap(self, step: int, name: str, values: torch.Tensor) -> None:
+    def tap(self, step: int, name: str, values: F32) -> None:
         """Add one tap: float32 values, row-major, as little-endian bytes."""
         mac = hmac.new(self._key, byte_view(values), hashlib.sha256).hexdigest()
         self._hashes.append(merkle.leaf_hash(jcs.encode({"mac": mac, "step": step, "tap": name})))

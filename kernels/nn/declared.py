@@ -46,8 +46,7 @@ def rules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, Ini
         yield name, parameter, rule
 
 
-@torch.no_grad()
 def initialise(model: torch.nn.Module, seed: int) -> None:
     """Give every parameter the bits that it has in state 0 of a run with this seed."""
     for name, parameter, rule in rules(model):
-        fill(parameter, rule, seed, name)
+        fill(parameter.detach().numpy(), rule, seed, name)

@@ -89,7 +89,7 @@ def lying_run(project: Project, patch: str, fields: str = "") -> None:
             "def update(self, state, gradient, scalars):\n"
             "    honest(self, state, gradient, scalars)\n"
             "    if state.control.step == 2:\n"
-            "        state.m.view(__import__('torch').int32)[100] ^= 1\n"
+            "        state.m.view('i4')[100] ^= 1\n"
             "step.Workspace.update = update",
             3,
             "optimizer",
@@ -125,7 +125,7 @@ def test_a_mismatch_is_explained(project: Project, capsys: pytest.CaptureFixture
         "    honest(self, state, gradient, scalars)\n"
         "    if state.control.step == 3:\n"
         "        moment = self.layout.tensors(state.v)['model.layers.1.mlp.up_proj.weight']\n"
-        "        moment.view(__import__('torch').int32)[5, 7] ^= 4\n"
+        "        moment.view('i4')[5, 7] ^= 4\n"
         "step.Workspace.update = update",
     )
     assert main(["--project", str(project.root), "audit", "r", "--sample", "9"]) == 1

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from bitwitness.ledger.project import Project
 from bitwitness.trainer.config import RunConfig, parse_config
@@ -26,28 +26,32 @@ def config_of(**optimizer: Any) -> RunConfig:
     return parse_config(table, where="test")
 
 
-def advance(config: RunConfig, workspace: Workspace, state: State, gradient: torch.Tensor) -> None:
+def advance(config: RunConfig, workspace: Workspace, state: State, gradient: np.ndarray) -> None:
     """One update with a made-up gradient, clipped as a step does it."""
     norm = math.sqrt(workspace.sum_squares(gradient))
     workspace.update(state, gradient, step_scalars(config, state.control.step + 1, norm, 1))
     state.advance(1, 1)
 
 
+def filled(size: int, value: float) -> np.ndarray:
+    return np.full(size, value, np.float32)
+
+
 def copy(state: State) -> State:
     other = State(state.layout)
     for name in ("params", "m", "v"):
-        getattr(other, name).copy_(getattr(state, name))
+        getattr(other, name)[:] = getattr(state, name)
     other.control = state.control
     return other
 
 
 GRADIENTS = {
-    "steady": lambda n, size, noise: torch.full((size,), 1e-3),
-    "growing": lambda n, size, noise: torch.full((size,), 1e-3 * 1.3**n),
-    "a burst at the end": lambda n, size, noise: torch.full((size,), 1e-2 if n % 8 == 7 else 1e-20),
+    "steady": lambda n, size, noise: filled(size, 1e-3),
+    "growing": lambda n, size, noise: filled(size, 1e-3 * 1.3**n),
+    "a burst at the end": lambda n, size, noise: filled(size, 1e-2 if n % 8 == 7 else 1e-20),
     "noise": lambda n, size, noise: noise,
-    "one element takes all": lambda n, size, noise: torch.zeros(size).index_fill(0, torch.tensor([5]), 3.0),
-    "underflow": lambda n, size, noise: torch.full((size,), 1e-30 if n % 2 else -3e-38),
+    "one element takes all": lambda n, size, noise: np.where(np.arange(size) == 5, np.float32(3.0), np.float32(0.0)),
+    "underflow": lambda n, size, noise: filled(size, 1e-30 if n % 2 else -3e-38),
 }
 OPTIMIZERS: list[dict[str, Any]] = [
     {},
@@ -63,13 +67,13 @@ OPTIMIZERS: list[dict[str, Any]] = [
 def test_whatever_the_gradients_an_honest_run_passes(optimizer: dict[str, Any]) -> None:
     config = config_of(**optimizer)
     workspace = Workspace(config, 1)
-    noise = torch.Generator().manual_seed(1)
+    noise = np.random.default_rng(1)
     for make in GRADIENTS.values():
         state = initial_state(config, workspace.layout)
         bounds, before = Bounds(config, workspace.layout), copy(state)
         for number in range(24):
             size = workspace.layout.size
-            advance(config, workspace, state, make(number, size, torch.randn(size, generator=noise)))
+            advance(config, workspace, state, make(number, size, noise.standard_normal(size, np.float32)))
             if number % 8 == 7 or number == 0:
                 assert list(differences(bounds, before, state)) == []
                 before = copy(state)
@@ -93,7 +97,7 @@ def planted(change: str) -> list[str]:
     workspace = Workspace(config, 1)
     layout = workspace.layout
     state = initial_state(config, layout)
-    gradient = torch.randn(layout.size, generator=torch.Generator().manual_seed(2))
+    gradient = np.random.default_rng(2).standard_normal(layout.size, np.float32)
     for _ in range(4):
         advance(config, workspace, state, gradient)
     before, bounds = copy(state), Bounds(config, layout)
@@ -112,7 +116,7 @@ def planted(change: str) -> list[str]:
     elif change == "v":
         state.v[at], state.m[at] = before.v[at] * 0.8, 0.0
     else:
-        state.m[at] = state.v[at].sqrt() * 1.2
+        state.m[at] = np.sqrt(state.v[at]) * 1.2
     return [text.split(":")[0] for text in differences(bounds, before, state)]
 
 

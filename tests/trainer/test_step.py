@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,15 +56,19 @@ def test_shards_folded_apart_meet_the_whole(project: Project, precision: str) ->
     for shard in range(3):
         one = Workspace(config, 1, 1)
         gradients.append(one.shard_gradient(one.weights(state.params), stream, shard * 2))
-    left = workspace.fold(gradients[0][0].clone(), gradients[1][0].clone())
-    apart = workspace.fold(left, gradients[2][0].clone())
-    assert torch.equal(whole.view(torch.int32), apart.view(torch.int32))
+    left = workspace.fold(gradients[0][0].copy(), gradients[1][0].copy())
+    apart = workspace.fold(left, gradients[2][0].copy())
+    assert np.array_equal(whole.view(np.int32), apart.view(np.int32))
     assert sum(count for _, _, count in gradients) == tokens
     assert (0.0 + gradients[0][1]) + gradients[1][1] + gradients[2][1] == loss
 
 
 # Largest error over the largest element: binary32 rounding, and that of 12-bit blocks through two layers.
 ERRORS = {"fp32": 2e-5, "bfp": 2e-3}
+
+
+def as_torch(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -81,7 +86,7 @@ def test_gradient_is_that_of_pytorch(project: Project, tied: bool, precision: st
     gradient, loss, _ = workspace.shard_gradient(workspace.weights(state.params), stream, 0)
 
     baseline = Decoder(config.model, config.data.window).double()
-    ours = workspace.layout.tensors(state.params)
+    ours = as_torch(workspace.layout.tensors(state.params))
     names = {}
     with torch.no_grad():
         for layer, block in enumerate(baseline.blocks):
@@ -108,7 +113,7 @@ def test_gradient_is_that_of_pytorch(project: Project, tied: bool, precision: st
     expected = torch.nn.functional.cross_entropy(baseline(ids).flatten(0, 1), targets, reduction="sum")
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=error)
-    found = workspace.layout.tensors(gradient)
+    found = as_torch(workspace.layout.tensors(gradient))
     for name, parameter in names.items():
         assert parameter.grad is not None
         scale = parameter.grad.abs().max().item()

@@ -17,7 +17,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from .dataset import Dataset
 from .windows import Reading, WindowStream
 
-if TYPE_CHECKING:  # the history brings torch, which building data does without
+if TYPE_CHECKING:
     from ..history import RunHistory
 
 
