@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import jcs, merkle
-from ._hash_pool import submit
 from .errors import CommitmentError
+from .hash_pool import submit
 
 CHUNK = 64 * 1024
 TENSOR_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z")

@@ -141,9 +141,7 @@ class Examiner:
             examiner = PartExaminer(
                 self.history, self.stored, self.material, self.workspace, self.stream, self.trusted_states()
             )
-            return examiner.examine(
-                unit.first, part, lambda name, values: self.transcript.tap(unit.first, name, values)
-            )
+            return examiner.examine(unit.first, part, lambda taps: self.transcript.add(unit.first, taps))
         except Exception as error:
             return replace(_problem(error).of(unit), part=part)
 
@@ -206,8 +204,8 @@ class _Examination:
             reason = "the seed gives another initial state"
             found = self._found(0, "weights", error.found)
             return UnitResult(self.unit, "mismatch", reason=reason, detail=str(error), found=found)
-        for name, tensor in self.workspace.layout.tensors(state.params).items():
-            self.examiner.transcript.tap(first, f"init/{name}", tensor)
+        tensors = self.workspace.layout.tensors(state.params)
+        self.examiner.transcript.add(first, ((f"init/{name}", tensor) for name, tensor in tensors.items()))
         self.state, self.start = state, first
         self.compared.append(first)
         differences = self._evaluations(state)
@@ -314,7 +312,7 @@ class _Examination:
         return {"computed": digest, "expected": self.history.state(step).digest, "field": name, "step": step}
 
     def _tap(self, step: int) -> Tap:
-        return lambda name, values: self.examiner.transcript.tap(step, name, values)
+        return lambda taps: self.examiner.transcript.add(step, taps)
 
 
 def _held_out(material: Material, history: RunHistory) -> WindowStream | None:

@@ -94,8 +94,7 @@ class PartExaminer:
         first = state.control.cursor + shard * data.windows_per_shard
         self._stream.check_samples(first, data.windows_per_shard)
         gradient, loss, tokens = workspace.shard_gradient(workspace.weights(state.params), self._stream, first)
-        for name, values in workspace.tapped(gradient):
-            tap(f"shard/{shard}/{name}", values)
+        tap(workspace.tapped(shard, gradient))
         found = shard_leaf(shard, gradient_commitment(workspace.layout, gradient), loss, tokens)
         workspace.release(gradient)
         return _leaf(expected), _leaf(found)

@@ -10,7 +10,7 @@ the fold. How many windows are computed at a time and on how many threads is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,8 +36,11 @@ from .state import State
 Weights = Mapping[str, NDArray[Any]]
 """The parameters as the programs of a step read them: `params` and, in block fixed point, every matrix quantised."""
 
-Tap = Callable[[str, F32], None]
-"""Called with the name and the float32 values of each tensor that an audit witnesses (docs/formats/audit.md)."""
+Tap = Callable[[Iterable[tuple[str, F32]]], None]
+"""Called with names and float32 values of the tensors that an audit witnesses (docs/formats/audit.md), in their order.
+
+Buffers of the step hold the values, so whoever is called reads them before it returns.
+"""
 
 
 class NotFinite(BitwitnessError):
@@ -184,15 +187,16 @@ class Workspace:
         self._norm.run({"grads": gradient, "squares": self._squares})
         return sum_f64(self._squares)
 
-    def tapped(self, gradient: F32) -> Iterator[tuple[str, F32]]:
-        """Yield the taps of the last shard in their order: block boundaries, token losses, tensor gradients.
+    def tapped(self, shard: int, gradient: F32) -> Iterator[tuple[str, F32]]:
+        """Yield the taps of a shard, the last one computed, in their order: block boundaries, token losses, gradients.
 
         Block boundaries are float32 [rows of a shard, D] and there only in a workspace with `taps`.
         """
-        yield from self._boundaries.items()
-        yield "loss", self._losses
+        for name, values in self._boundaries.items():
+            yield f"shard/{shard}/{name}", values
+        yield f"shard/{shard}/loss", self._losses
         for name, tensor in self.layout.tensors(gradient).items():
-            yield f"gradient/{name}", tensor
+            yield f"shard/{shard}/gradient/{name}", tensor
 
     def update(self, state: State, gradient: F32, scalars: dict[str, float]) -> None:
         for row, name in enumerate(self.layout.names):
@@ -296,8 +300,7 @@ def step(
     workspace.update(state, gradient, scalars)
     workspace.release(gradient)
     if tap is not None:
-        for name, tensor in workspace.layout.tensors(state.params).items():
-            tap(f"weights/{name}", tensor)
+        tap((f"weights/{name}", tensor) for name, tensor in workspace.layout.tensors(state.params).items())
     state.advance(tokens, config.data.windows_per_step)
     leaves = None if fold.parts is None else fold.parts.finish(mean, norm, tokens, scalars)
     return StepRecord(number, mean, norm, tokens, scalars, leaves)
@@ -323,8 +326,7 @@ def folded_gradient(
         first = cursor + shard * data.windows_per_shard
         gradient, loss, count = workspace.shard_gradient(weights, windows, first)
         if tap is not None:
-            for name, values in workspace.tapped(gradient):
-                tap(f"shard/{shard}/{name}", values)
+            tap(workspace.tapped(shard, gradient))
         if fold.parts is not None:
             fold.parts.shard(shard, gradient, loss, count)
         fold.total, fold.tokens = fold.total + loss, fold.tokens + count

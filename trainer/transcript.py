@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 
 from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.commitments import Commitment, byte_view, from_leaf_hashes
+from bitwitness.ledger.hash_pool import submit
 
 _DOMAIN = b"bitwitness/transcript/v1\x00"
 
@@ -34,10 +36,18 @@ class Transcript:
         """Go on from the leaf hashes that the same transcript had before."""
         self._hashes = list(hashes)
 
-    def tap(self, step: int, name: str, values: F32) -> None:
-        """Add one tap: float32 values, row-major, as little-endian bytes."""
-        mac = hmac.new(self._key, byte_view(values), hashlib.sha256).hexdigest()
-        self._hashes.append(merkle.leaf_hash(jcs.encode({"mac": mac, "step": step, "tap": name})))
+    def add(self, step: int, taps: Iterable[tuple[str, F32]]) -> None:
+        """Add taps of a step by name: float32 values, row-major, as little-endian bytes. Reads all of them.
+
+        They are hashed side by side, for theirs are most of the bytes that a replay hashes; their order stays.
+        """
+        macs = [(name, submit(self._mac, byte_view(values))) for name, values in taps]
+        self._hashes += [
+            merkle.leaf_hash(jcs.encode({"mac": mac.result(), "step": step, "tap": name})) for name, mac in macs
+        ]
+
+    def _mac(self, values: memoryview) -> str:
+        return hmac.new(self._key, values, hashlib.sha256).hexdigest()
 
     def commit(self) -> Commitment:
         return from_leaf_hashes("transcript/1", self._hashes)

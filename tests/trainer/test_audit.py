@@ -62,17 +62,32 @@ def test_the_transcript_depends_on_seed_and_not_on_threads(trained: Project, tmp
     assert first.transcript.root != second.transcript.root
 
 
-def lying_run(project: Project, patch: str, fields: str = "") -> None:
+def lying_run(project: Project, patch: str, fields: str = "", then: str = "") -> None:
     """Train with an operator or a scalar that is not the one the record claims, in a process of its own."""
     code = (
         "from bitwitness.ledger.project import Project\n"
         "from bitwitness.trainer import run, start, step, state\n"
         "from tests.trainer.conftest import small_config\n"
         f"{patch}\n"
-        f"run.train(Project.find({str(project.root)!r}), small_config({fields}), threads=1)\n"
+        f"PROJECT = Project.find({str(project.root)!r})\n"
+        f"run.train(PROJECT, small_config({fields}), threads=1)\n"
+        f"{then}\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
+
+
+def test_training_and_audits_of_the_built_in_model_do_without_torch(project: Project) -> None:
+    """It takes longer to import than all else that an audit does besides its replay."""
+    lying_run(
+        project,
+        "import sys\n"
+        "from bitwitness.trainer import cli, cli_coverage, cli_drill, cli_trace\n"
+        "from bitwitness.trainer.audit import audit\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.modules['torch'] = None  # from here on its import fails",
+        then="assert audit(PROJECT, 'r', samples=1, screen=True, threads=1).result == 'match'",
+    )
 
 
 @pytest.mark.parametrize(
