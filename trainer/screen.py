@@ -112,6 +112,7 @@ class Bounds:
         return Reach(kept, move * _F64, blur * _F64 + 1e-12)
 
 
+@np.errstate(all="ignore")  # what a stored state holds may be anything
 def screen(history: RunHistory, stored: StoredStates, workspace: Workspace, trusted: set[int]) -> Screened:
     """Compare every two neighbouring states that are at hand and are the ledger's.
 
@@ -132,8 +133,7 @@ def screen(history: RunHistory, stored: StoredStates, workspace: Workspace, trus
             bounds = Bounds(history.config, workspace.layout, state)
         if state is not None and before is not None and bounds is not None:
             compared += 1
-            with np.errstate(all="ignore"):  # what a stored state holds may be anything
-                wrong = next(differences(bounds, before, state), None)
+            wrong = next(differences(bounds, before, state), None)
             if wrong is not None:
                 digest = history.stored(step).digest
                 faults.append(Fault(step, "screen", wrong, digest, digest))
@@ -143,10 +143,10 @@ def screen(history: RunHistory, stored: StoredStates, workspace: Workspace, trus
 
 def _ratio(state: State) -> tuple[float, float]:
     """(R, T) with |m| ≤ R·√v + T in this state, whatever made it: T where v is 0, and R of the other elements."""
-    m, root = state.m.double().abs(), state.v.double().sqrt()
+    m, root = np.abs(_wide(state.m)), np.sqrt(_wide(state.v))
     blank = root == 0.0
-    rest = float(m[blank].max()) if bool(blank.any()) else 0.0
-    ratio = float((m[~blank] / root[~blank]).max()) if not bool(blank.all()) else 0.0
+    rest = float(m[blank].max()) if blank.any() else 0.0
+    ratio = float((m[~blank] / root[~blank]).max()) if not blank.all() else 0.0
     return ratio * _F64, rest
 
 
