@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bitwitness.kernels.buffers import F32
-from bitwitness.ledger import commitments, jcs
+from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import Commitment, tree
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_hex, f64_hex
 from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.replay_files import parts_file
 
+from . import hashing
 from .layout import Layout
 
 MAX_FILE = 64 << 20
@@ -50,7 +51,7 @@ def count(shards: int) -> int:
 
 def gradient_commitment(layout: Layout, gradient: F32) -> Commitment:
     """`gradient/1`: one tensor leaf for each tensor of a flat gradient [n], in byte order of the names."""
-    return commitments.tensors("gradient/1", layout.views(gradient))
+    return hashing.commit("gradient/1", layout.views(gradient))
 
 
 def shard_leaf(shard: int, gradient: Commitment, loss: float, tokens: int) -> bytes:

@@ -32,6 +32,7 @@ from bitwitness.ledger.safetensors_header import (
     write_file,
 )
 
+from . import hashing
 from .config import RunConfig
 from .layout import Layout
 
@@ -88,11 +89,11 @@ class State:
 
     def commit(self, *, optimizer: bool = True) -> StateCommitment:
         """Hash the state: `weights/1` and, unless thinned, `optimizer/1` (moments named m/NAME and v/NAME)."""
-        weights = commitments.tensors("weights/1", self.layout.views(self.params))
+        weights = hashing.commit("weights/1", self.layout.views(self.params))
         moments = None
         if optimizer:
             views = {**self.layout.views(self.m, "m/"), **self.layout.views(self.v, "v/")}
-            moments = commitments.tensors("optimizer/1", views)
+            moments = hashing.commit("optimizer/1", views)
         return StateCommitment(self.control, weights, moments)
 
     def advance(self, tokens: int, windows: int) -> None:

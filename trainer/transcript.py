@@ -8,13 +8,13 @@ and any later replay can check it (docs/formats/audit.md, transcript).
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Iterable
 
 from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import jcs, merkle
-from bitwitness.ledger.commitments import Commitment, byte_view, from_leaf_hashes
-from bitwitness.ledger.hash_pool import submit
+from bitwitness.ledger.commitments import Commitment, from_leaf_hashes
+
+from .hashing import macs
 
 _DOMAIN = b"bitwitness/transcript/v1\x00"
 
@@ -41,13 +41,12 @@ class Transcript:
 
         They are hashed side by side, for theirs are most of the bytes that a replay hashes; their order stays.
         """
-        macs = [(name, submit(self._mac, byte_view(values))) for name, values in taps]
+        named = list(taps)
+        found = macs(self._key, [values for _, values in named])
         self._hashes += [
-            merkle.leaf_hash(jcs.encode({"mac": mac.result(), "step": step, "tap": name})) for name, mac in macs
+            merkle.leaf_hash(jcs.encode({"mac": mac.hex(), "step": step, "tap": name}))
+            for (name, _), mac in zip(named, found, strict=True)
         ]
-
-    def _mac(self, values: memoryview) -> str:
-        return hmac.new(self._key, values, hashlib.sha256).hexdigest()
 
     def commit(self) -> Commitment:
         return from_leaf_hashes("transcript/1", self._hashes)

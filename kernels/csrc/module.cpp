@@ -17,6 +17,7 @@
 #include "errors.h"
 #include "executor.h"
 #include "fp_env.h"
+#include "hash_pairs.h"
 #include "library.h"
 #include "permutation.h"
 #include "philox.h"
@@ -218,6 +219,51 @@ nb::bytes hash_chunks(nb::handle array) {
   return bytes_of(hashes);
 }
 
+// Bytes of arrays or buffers, kept alive while they are read.
+struct Pieces {
+  std::vector<Readable> owners;
+  std::vector<Piece> pieces;
+
+  explicit Pieces(const std::vector<nb::object>& objects) {
+    for (const nb::object& object : objects) {
+      Readable array;
+      if (!nb::try_cast(object, array, false)) throw ShapeError("hashes are of contiguous arrays and buffers on the CPU");
+      pieces.push_back({array.data(), array.nbytes()});
+      owners.push_back(std::move(array));
+    }
+  }
+};
+
+void require_pairs(int threads) {
+  if (!hashes_pairs()) throw KernelError("this processor has no SHA instructions that are known here");
+  if (threads < 1 || threads > 256) throw KernelError("threads must be 1 to 256");
+}
+
+nb::bytes hash_leaves(const std::vector<nb::object>& objects, int64_t chunk_bytes, int threads) {
+  require_pairs(threads);
+  if (chunk_bytes < 1) throw KernelError("a chunk has at least one byte");
+  const Pieces pieces(objects);
+  std::vector<Hash> hashes;
+  {
+    const nb::gil_scoped_release release;
+    hashes = chunk_leaves(pieces.pieces, static_cast<size_t>(chunk_bytes), threads);
+  }
+  return bytes_of(hashes);
+}
+
+nb::bytes hash_macs(const nb::bytes& key, const std::vector<nb::object>& objects, int threads) {
+  require_pairs(threads);
+  if (key.size() > 64) throw KernelError("a key has at most 64 bytes");
+  const Pieces pieces(objects);
+  const std::string_view secret(key.c_str(), key.size());
+  std::vector<Hash> hashes;
+  {
+    const nb::gil_scoped_release release;
+    hashes = macs(secret, pieces.pieces, threads);
+  }
+  return bytes_of(hashes);
+}
+
 nb::list describe_operators() {
   nb::list table;
   const Library& declarations = generic::library;  // the declarations are the same in every library
@@ -360,6 +406,9 @@ NB_MODULE(_native, m) {
   }, "i"_a, "n"_a, "key"_a, "epoch"_a = 0);
 
   m.def("chunk_hashes", hash_chunks);
+  m.def("hashes_pairs", hashes_pairs);
+  m.def("chunk_leaves", hash_leaves, "pieces"_a, "chunk_bytes"_a, "threads"_a);
+  m.def("macs", hash_macs, "key"_a, "pieces"_a, "threads"_a);
   m.def("operand_shapes", operand_shapes);
   m.def("sum_f64", [](nb::handle x) {
     const ReadF32 from(x);

@@ -6,11 +6,23 @@ import hashlib
 import hmac
 
 import numpy as np
+import pytest
 
-from bitwitness.ledger import jcs, merkle
+from bitwitness.kernels import hashing
+from bitwitness.ledger import commitments, jcs, merkle
+from bitwitness.trainer.hashing import commit
 from bitwitness.trainer.transcript import Transcript
 
 
+@pytest.fixture(params=["kernels", "hashlib"])
+def _hashed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "hashlib":
+        monkeypatch.setattr(hashing, "available", lambda: False)
+    elif not hashing.available():
+        pytest.skip("no SHA instructions")
+
+
+@pytest.mark.usefixtures("_hashed_by")
 def test_taps_added_at_once_are_those_added_one_by_one() -> None:
     """The first are long and the last short, so that they would come out in another order."""
     rng = np.random.default_rng(0)
@@ -33,3 +45,11 @@ def test_all_taps_are_read_before_the_buffers_change() -> None:
     transcript.add(1, [(f"tap.{n}", changing) for n in range(4)])
     changing.fill(1.0)
     assert transcript.hashes == expected.hashes
+
+
+@pytest.mark.usefixtures("_hashed_by")
+def test_commitments_are_those_that_verifiers_compute() -> None:
+    rng = np.random.default_rng(1)
+    shapes = {"b": (300, 200), "a": (7,), "c": (16384,), "d": (16385,), "e": (1,)}
+    views = {name: ("F32", shape, rng.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
+    assert commit("weights/1", views) == commitments.tensors("weights/1", views)
