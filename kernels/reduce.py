@@ -1,4 +1,4 @@
-"""What the host does to whole float32 buffers (torch or numpy, contiguous, CPU): sums and checks, in C++."""
+"""What the host does to whole float32 buffers (numpy or torch, contiguous, CPU): sums and checks, in C++."""
 
 from __future__ import annotations
 

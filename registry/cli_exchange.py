@@ -31,7 +31,7 @@ def import_(
 
     Example: ledger model import ~/models/tiny-llama tiny-llama
     """
-    from bitwitness.trainer.imports import import_checkpoint, imports_dir  # brings torch
+    from bitwitness.trainer.imports import import_checkpoint, imports_dir  # brings numpy
 
     project = current_project()
     made = import_checkpoint(source, imports_dir(project), name)

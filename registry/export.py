@@ -205,7 +205,7 @@ def _tokenizer(project: Project, traced: Lineage) -> dict[str, bytes]:
         }
     if "digest" not in said:
         return {}
-    from bitwitness.trainer.data import Dataset  # knows where data lies; brings torch
+    from bitwitness.trainer.data import Dataset  # knows where data lies; brings numpy
 
     expected = Commitment.from_json(use["dataset"], type="dataset/1")
     tokenizer = Dataset.open(project.data_dir, use["name"], expected=expected).load_tokenizer()

@@ -212,7 +212,7 @@ class _Source:
 
 
 def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
-    # The trainer knows where states lie and what a configuration means; it imports torch, so only here.
+    # The trainer knows where states lie and what a configuration means; it imports numpy, so only here.
     from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
     from bitwitness.trainer.model import huggingface_config
     from bitwitness.trainer.state import WEIGHTS_FILE, state_folder
