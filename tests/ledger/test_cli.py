@@ -358,7 +358,7 @@ def test_a_gate_loads_only_what_it_needs() -> None:
         "commands = {name for name in sys.modules if name.startswith('bitwitness.ledger.cli_')}\n"
         "print(sorted(commands), file=sys.stderr)\n"
         "heavy = {'torch', 'numpy', 'httpx', 'ssl', 'urllib.request', 'rich', 'datasette', 'sqlite_utils', 'fsspec',\n"
-        "         'bitwitness.ledger.store', 'bitwitness.trainer', 'bitwitness.kernels'}\n"
+        "         'bitwitness.ledger.store', 'bitwitness.trainer.step', 'bitwitness.kernels'}\n"
         "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
