@@ -32,7 +32,10 @@ def begin(project: Project, ledger: Ledger, config: RunConfig, layout: Layout) -
         return initial_state(config, layout), {"kind": "seeded"}
     if config.parent is not None:
         name, step = config.parent
-        return _parents(project, open_verified_run(project, ledger, name), step, layout, ledger.origin)
+        parent = open_verified_run(project, ledger, name)
+        if parent.name != name:  # the genesis names it by its hash, and the configuration by its name
+            raise NoSuchStart(f'run.from = "{name}@{step}": give the name of that run, "{parent.name}@{step}"')
+        return _parents(project, parent, step, layout, ledger.origin)
     found = find_import(project, config.run.start.removeprefix(_IMPORT))
     return load_import(project, found, config.decoder), found.init()
 

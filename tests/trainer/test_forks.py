@@ -160,6 +160,9 @@ def test_what_cannot_be_gone_on_from_is_told_in_one_line(forked: Project) -> Non
         train(forked, child_config(name="x", **{"from": "r@7"}), threads=1)
     with pytest.raises(BitwitnessError, match="no run nobody"):
         train(forked, child_config(name="x", **{"from": "nobody@2"}), threads=1)
+    parent = history(forked, "r").run[:16]
+    with pytest.raises(NoSuchStart, match='give the name of that run, "r@4"'):
+        train(forked, child_config(name="x", **{"from": f"{parent}@4"}), threads=1)
     wide = small_table(name="x", **{"from": "r@4", "steps": 8})
     wide["model"]["hidden"] = 64
     with pytest.raises(NoSuchStart, match=r"another shape: .* is .* there"):
