@@ -212,7 +212,7 @@ def audit(
 def _elsewhere(history: RunHistory) -> str:
     if history.parent is None:
         return ""
-    return f"; those up to {history.first} are steps of run {history.parent.name}"
+    return f"; those up to {history.first} are steps of run {history.parent.name}, and --history reaches across"
 
 
 def _next(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
