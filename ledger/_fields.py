@@ -100,12 +100,8 @@ def enum(*values: str) -> Type:
     return Type(text, check)
 
 
-_WITHOUT_HEX = str.maketrans("", "", "0123456789abcdef")
-
-
 def _is_hash(text: str) -> bool:
-    """Whether `text` is 64 lower-case hex digits; most of what is checked is."""
-    return len(text) == 64 and not text.translate(_WITHOUT_HEX)
+    return jcs.is_hex(text, 64)
 
 
 HASH = _pattern("64 hex digits", _is_hash)

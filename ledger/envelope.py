@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-import base64
 import re
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -98,11 +98,11 @@ def assemble(payload: bytes, keyid: str, signature: bytes) -> bytes:
     """
     return (
         b'{"payload":"'
-        + base64.b64encode(payload)
+        + b2a_base64(payload, newline=False)
         + b'","payloadType":"application/vnd.in-toto+json","signatures":[{"keyid":"'
         + keyid.encode("ascii")
         + b'","sig":"'
-        + base64.b64encode(signature)
+        + b2a_base64(signature, newline=False)
         + b'"}]}'
     )
 

@@ -52,7 +52,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 _F32_NAN = "7fc00000"
 _F64_NAN = "7ff8000000000000"
-_HEX = frozenset("0123456789abcdef")
+_NO_HEX = str.maketrans("", "", "0123456789abcdef")
 
 
 def encode(value: Any) -> bytes:
@@ -244,7 +244,12 @@ def u64_from_hex(digits: str) -> int:
     return int(_digits(digits, 16), 16)
 
 
+def is_hex(text: str, length: int) -> bool:
+    """Whether `text` is so many lower-case hex digits."""
+    return len(text) == length and not text.translate(_NO_HEX)
+
+
 def _digits(text: str, length: int) -> str:
-    if not isinstance(text, str) or len(text) != length or not _HEX.issuperset(text):
+    if not isinstance(text, str) or not is_hex(text, length):
         raise JsonError(f"{text!r} is not {length} lower-case hex digits")
     return text

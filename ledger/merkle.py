@@ -233,6 +233,12 @@ class Frontier:
         """The hashes of perfect_nodes(0, size)."""
         return list(self._hashes)
 
+    def copy(self) -> Frontier:
+        """Another one of the same leaves, which grows by itself."""
+        twin = Frontier()
+        twin.size, twin._hashes = self.size, list(self._hashes)
+        return twin
+
     def append(self, leaf: bytes) -> list[Node]:
         """Add one leaf hash; return the perfect subtrees it completes, the leaf itself (level 0) first."""
         if self.size >= MAX_SIZE:

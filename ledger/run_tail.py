@@ -34,7 +34,7 @@ class RunTail:
     def copy(self) -> RunTail:
         twin = RunTail(self.run, (), ended=self.ended)
         twin.prev = self.prev
-        twin._tree = Frontier(self._tree.size, self._tree.hashes)
+        twin._tree = self._tree.copy()
         twin._root = self._root
         return twin
 

@@ -338,8 +338,7 @@ class Ledger:
         entry that this process has sealed itself need no second look.
         Raises EntryError, SignatureError, SignerNotEnrolled, RunForked, Conflict, LedgerFull.
         """
-        tree = self._writing()
-        tree = merkle.Frontier(tree.size, tree.hashes)
+        tree = self._writing().copy()
         first = tree.size
         with self._transaction():
             rows = AppendRows(self._connection, self._derivation)
