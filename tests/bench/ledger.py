@@ -2,7 +2,8 @@
 
 While the ledger grows to the million a reader in another process checks whatever it sees (tests/ledger/watcher.py).
 
-`python -m tests.bench.ledger [ENTRIES]` runs them alone; a million unless given.
+`python -m tests.bench.ledger [ENTRIES]` runs them alone; a million unless given. `… single [ROUNDS]` takes the ratio of
+single appends only, as for a disk that strace makes slower (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -195,6 +196,9 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["grow"]:
         grow(Path(arguments[1]), int(arguments[2]))
         print(_peak_mb())
+    elif arguments[:1] == ["single"]:
+        with tempfile.TemporaryDirectory() as folder:
+            print(round(append_single_vs_sqlite(Path(folder), *map(int, arguments[1:])), 3))
     elif arguments[:1] == ["verify"]:
         verify_seconds(Path(arguments[1]))
         print(_peak_mb())
