@@ -13,10 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .audited import audited_trainer, captured_config, config_for
-from .eager import EagerTrainer
 from .interleaved import THREADS
 from .peak import peak_bytes
 
@@ -43,8 +40,12 @@ def peak(who: str, preset: str, windows: int) -> float:
 
 def train(who: str, preset: str, windows: int) -> None:
     """Train a few steps."""
-    torch.set_num_threads(THREADS)
     if who == "eager":
+        import torch  # ours does without
+
+        from .eager import EagerTrainer
+
+        torch.set_num_threads(THREADS)
         model = config_for(preset, WINDOW, windows).model
         ids = torch.randint(model.vocabulary, (windows, WINDOW))
         trainer = EagerTrainer(model, WINDOW)
