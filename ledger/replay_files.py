@@ -29,6 +29,7 @@ ENTRIES = PREFIX + "entries"
 """Where a server takes audit entries, by POST."""
 WEIGHTS_FILE, OPTIMIZER_FILE = "weights.safetensors", "optimizer.safetensors"
 MODEL_FILE = "model.json"
+MODEL_LIMIT = 16 << 20  # bytes of a captured model: a layer takes some 20 KiB
 MANIFEST, HELD_OUT, HELD_OUT_FOLDER = "manifest.json", ".held-out", "held-out"
 MANIFEST_LIMIT = 1 << 24
 

@@ -66,7 +66,8 @@ def register(
     """Release a stored state of a run as the next version of a model.
 
     The weights are hashed and compared with the ledger first. Writes models/NAME/VERSION with model.safetensors,
-    config.json and provenance.json, and appends a signed release, a status and a checkpoint to the ledger.
+    config.json (model.json for a model of your own) and provenance.json, and appends a signed release, a status and a
+    checkpoint to the ledger.
 
     Example: ledger model register demo-lm --run demo
     """

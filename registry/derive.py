@@ -18,6 +18,7 @@ from bitwitness.ledger.store import Ledger
 
 from .derivation import DerivationRefused, derive, leaves_of, recompute
 from .derivation_check import NOT_RECOMPUTED, RECOMPUTED
+from .description import is_own, of_config
 from .export import Opened, open_version
 from .model_config import expected_config
 from .names import Version, check_name, find_version
@@ -131,8 +132,9 @@ def _derive(
         }
         if "license" in base:
             predicate["license"] = base["license"]
-        config = expected_config(first.genesis.predicate["config"], dtype)
-        index, number, path = publish(project, ledger, publisher, log, predicate, tensors, leaves, config, cosign)
+        genesis = first.genesis.predicate
+        described = opened[0].description if is_own(genesis) else of_config(expected_config(genesis["config"], dtype))
+        index, number, path = publish(project, ledger, publisher, log, predicate, tensors, leaves, described, cosign)
     return Derived(f"{model}/{number}", path, index, predicate["weights"]["root"])
 
 

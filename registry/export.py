@@ -28,8 +28,9 @@ from . import bundle, shards, weights
 from .card import CARD, card
 from .cyclonedx import FILE_NAME as CYCLONEDX
 from .cyclonedx import bom
+from .description import Description, is_own
 from .evidence import open_entries
-from .folder import CONFIG, Folder, is_weights_file
+from .folder import CONFIG, PROGRAM, Folder, is_weights_file
 from .lineage import Lineage, find
 from .names import Version, find_version
 from .oms import FILE_NAME as OMS
@@ -70,7 +71,7 @@ class Opened:
     traced: Lineage
     provenance: bytes
     checkpoint: str
-    config: bytes
+    description: Description
     tensors: Mapping[str, weights.LoadedTensor]
 
 
@@ -114,13 +115,18 @@ def export(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ExportRefused(f"{target} exists and is no empty folder; name a new one")
     opened = open_version(version, version.folder(project))
+    if is_own(opened.traced.genesis.predicate):
+        raise ExportRefused(
+            f"{version} is a model of the trainer's own, which transformers does not know; hand over "
+            f"{version.folder(project)} as it is, it verifies"
+        )
     temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         views = {name: (item.entry.dtype, item.entry.shape, item.data) for name, item in opened.tensors.items()}
         shards.write(temporary, views, shard_size)
-        texts = {CONFIG: opened.config, bundle.FILE_NAME: opened.provenance, CARD: card(opened.traced)}
+        texts = {CONFIG: opened.description.data, bundle.FILE_NAME: opened.provenance, CARD: card(opened.traced)}
         for file, data in {**texts, **_tokenizer(project, opened.traced)}.items():
             (temporary / file).write_bytes(data)
         _describe(temporary, opened, publisher, cyclonedx=cyclonedx)
@@ -169,7 +175,11 @@ def open_version(version: Version, path: Path) -> Opened:
         raise VersionChanged(f"{path}: {error}") from error
     if found != Commitment.from_json(traced.release.predicate["weights"], type="weights/1"):
         raise VersionChanged(f"{path}: its weights are not those of the release")
-    return Opened(version, traced, provenance, read.checkpoint, bytes(files[CONFIG]), tensors)
+    name = PROGRAM if is_own(traced.genesis.predicate) else CONFIG
+    if name not in files:
+        raise VersionChanged(f"{path}: its release lists no {name}")
+    description = Description(name, bytes(files[name]))
+    return Opened(version, traced, provenance, read.checkpoint, description, tensors)
 
 
 def _describe(folder: Path, opened: Opened, publisher: Signer | None, *, cyclonedx: bool) -> None:

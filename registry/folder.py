@@ -27,14 +27,15 @@ EXECUTABLE_SUFFIXES = frozenset(
 # All that a release may list. A loader gives meaning to files by their names, and what it would do with another
 # file (an index of shards, an adapter, a tokenizer's or a model's code) is not checked here, whoever signed it.
 CONFIG = "config.json"
+PROGRAM = "model.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-([0-9]{5})-of-([0-9]{5})\.safetensors")
 
 
 def is_release_file(name: str) -> bool:
-    """Whether a release may list a file of this name: configuration, weights, or shards with their index."""
-    return name in (CONFIG, WEIGHTS, INDEX) or _SHARD.fullmatch(name) is not None
+    """Whether a release may list a file of this name: configuration or program, weights, or shards with their index."""
+    return name in (CONFIG, PROGRAM, WEIGHTS, INDEX) or _SHARD.fullmatch(name) is not None
 
 
 def is_weights_file(name: str) -> bool:

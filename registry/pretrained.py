@@ -14,6 +14,7 @@ from bitwitness.ledger.errors import BitwitnessError
 
 from . import tokenizer_files
 from .companions import trained_on
+from .description import is_own
 from .load import passed, tensors_of
 from .model_config import expected_config
 
@@ -35,6 +36,8 @@ def from_pretrained(path: Path | str, policy: Path | str) -> Any:
     if verdict.traced is None or not verdict.tensors:
         raise BitwitnessError(f"{path}: the gate kept no weights")
     traced = verdict.traced.lineage
+    if is_own(traced.genesis.predicate):
+        raise BitwitnessError(f"{path}: transformers does not know a model of the trainer's own; use load_verified")
     said = expected_config(traced.genesis.predicate["config"], traced.release.predicate["dtype"])
     tensors = tensors_of(verdict)
     dtype = next(iter(tensors.values())).dtype

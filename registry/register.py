@@ -9,7 +9,6 @@ finds the release in the ledger and completes its folder instead of signing a se
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -31,11 +30,12 @@ from bitwitness.ledger.store import Ledger
 
 from . import bundle, shards, weights
 from .collect import collect
-from .folder import CONFIG, Folder
+from .description import Description, is_own, of_config, of_program
+from .folder import Folder
 from .names import NameRefused, check_name
 from .status import append_status, run_records
 
-# With config.json and the index, as many files as an entry can list.
+# With config.json or model.json and the index, as many files as an entry can list.
 _SHARDS_LIMIT = 126
 SHARD_BYTES = 5_000_000_000
 _LICENSE = re.compile(r"[ -~]{1,200}")
@@ -129,7 +129,7 @@ def register(
             predicate["license"] = license
         views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
         index, version, path = publish(
-            project, ledger, publisher, log, predicate, views, leaves, source.config, cosign, shard_bytes
+            project, ledger, publisher, log, predicate, views, leaves, source.description, cosign, shard_bytes
         )
     return Registered(model, version, path, index, source.run, source.step, source.weights, warnings)
 
@@ -142,7 +142,7 @@ def publish(
     predicate: Mapping[str, Any],
     tensors: Mapping[str, TensorView],
     leaves: Sequence[TensorLeaf],
-    config: Mapping[str, Any],
+    description: Description,
     cosign: Callable[[Ledger, str], str],
     shard_bytes: int = SHARD_BYTES,
 ) -> tuple[int, int, Path]:
@@ -152,7 +152,7 @@ def publish(
     """
     folder = project.models_dir / predicate["model"]
     with _temporary(folder) as temporary:
-        whole = {**predicate, "files": _write_files(temporary, tensors, config, shard_bytes)}
+        whole = {**predicate, "files": _write_files(temporary, tensors, description, shard_bytes)}
         index, version = _release(ledger, publisher, whole, folder)
         append_status(ledger, log)
         try:
@@ -208,13 +208,14 @@ class _Source:
     state: str
     weights: Commitment
     path: Path
-    config: Mapping[str, Any]
+    description: Description
 
 
 def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
     # The trainer knows where states lie and what a configuration means; it imports numpy, so only here.
     from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
     from bitwitness.trainer.model import huggingface_config
+    from bitwitness.trainer.own_model import read_model
     from bitwitness.trainer.state import WEIGHTS_FILE, state_folder
 
     history = open_verified_run(project, ledger, name)
@@ -235,7 +236,11 @@ def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) 
         raise StateMissing(
             f"step {step} of run {history.name} has no stored state (stored: {listed}); choose with --step"
         )
-    return _Source(history.run, step, state.digest, state.weights, path, huggingface_config(history.config))
+    if is_own(history.genesis):
+        description = of_program(read_model(project.runs_dir / history.name), history.genesis)
+    else:
+        description = of_config(huggingface_config(history.config))
+    return _Source(history.run, step, state.digest, state.weights, path, description)
 
 
 def _refuse_ended(ledger: Ledger, keyid: str, role: str, index: int) -> int | None:
@@ -285,13 +290,13 @@ def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], lis
 
 
 def _write_files(
-    folder: Path, tensors: Mapping[str, TensorView], config: Mapping[str, Any], shard_bytes: int
+    folder: Path, tensors: Mapping[str, TensorView], description: Description, shard_bytes: int
 ) -> list[dict[str, Any]]:
-    """Write configuration and weights, and say of each file what the release signs."""
+    """Write weights and what describes them, and say of each file what the release signs."""
     names = shards.write(folder, tensors, shard_bytes, _SHARDS_LIMIT)
-    durable.write_new(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    durable.write_new(folder / description.name, description.data)
     files = []
-    for name in sorted((CONFIG, *names)):
+    for name in sorted((description.name, *names)):
         with open(folder / name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files.append({"name": name, "sha256": digest, "bytes": (folder / name).stat().st_size})

@@ -25,8 +25,8 @@ from bitwitness.ledger.verify import KeyRing
 from . import bundle, companions, completeness, derivation_check, evidence, lineage, oms, rules, status_file, weights
 from .anchors import check_anchors
 from .checks import Category, Check
-from .folder import CONFIG, INDEX, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
-from .model_config import check_config
+from .description import check_description, is_own
+from .folder import CONFIG, INDEX, PROGRAM, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
 from .policy import Policy
 from .scan import Scanned, scan, scan_tensors
 from .shards import check_index, check_layout
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Of config.json and the index of shards: what is larger is not read.
+# Of config.json, model.json and the index of shards: what is larger is not read.
 _TEXT_LIMIT = 64 << 20
 
 
@@ -150,7 +150,7 @@ def examine(
             _check_memory(memory, traced, verdict)
         if tensors is None:
             files = _read_files(folder, traced.lineage, verdict, keep=keep)
-            _check_config(files, traced.lineage, verdict)
+            _check_description(files, traced, verdict)
             _check_weights(files, traced, verdict)
             _check_beside(files, traced, policy, verdict)
         else:
@@ -284,7 +284,8 @@ def _read_files(folder: Folder, traced: lineage.Lineage, verdict: Verdict, *, ke
         due = {name: item for name, item in listed.items() if not (cut and companions.is_cut(name))}
         for name, item in sorted((due | cut).items()):
             if not is_release_file(name):
-                wrong.append(f"{name} is none of the files that a release may hold: {CONFIG}, {WEIGHTS} or its shards")
+                may = f"{CONFIG} or {PROGRAM}, {WEIGHTS} or its shards"
+                wrong.append(f"{name} is none of the files that a release may hold: {may}")
                 continue
             try:
                 size, digest = _read_one(folder, name, item["bytes"], read, keep=keep)
@@ -321,14 +322,13 @@ def _read_one(folder: Folder, name: str, limit: int, read: _Files, *, keep: bool
     return len(data), hashlib.sha256(data).hexdigest()
 
 
-def _check_config(files: _Files, traced: lineage.Lineage, verdict: Verdict) -> None:
-    def step() -> tuple[str, bool]:
-        if CONFIG not in files.texts:
-            raise FolderRefused(f"the release lists no {CONFIG} that could be read")
-        release, genesis = traced.release.predicate, traced.genesis.predicate
-        return check_config(files.texts[CONFIG], genesis["config"], release["dtype"]), True
+def _check_description(files: _Files, traced: Traced, verdict: Verdict) -> None:
+    release, genesis = traced.lineage.release.predicate, traced.lineage.genesis.predicate
 
-    verdict.attempt("config", "CRYPTO", step)
+    def step() -> tuple[str, bool]:
+        return check_description(files.texts, genesis, release["dtype"], _listed(traced.read)), True
+
+    verdict.attempt("program" if is_own(genesis) else "config", "CRYPTO", step)
 
 
 def _listed(read: bundle.Provenance) -> list[TensorLeaf]:

@@ -20,14 +20,13 @@ from bitwitness.kernels.graph import Graph
 from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.errors import BitwitnessError, JsonError
 from bitwitness.ledger.regular_file import read_regular
-from bitwitness.ledger.replay_files import MODEL_FILE
+from bitwitness.ledger.replay_files import MODEL_FILE, MODEL_LIMIT
 
 from .captured import CapturedModel
 from .config import RunConfig, UserModel
 from .history import RunHistory
 
 _SOURCE_LIMIT = 1 << 20
-MODEL_LIMIT = 16 << 20  # bytes of a captured model: a layer takes some 20 KiB
 _NAME = "bitwitness_own_model"
 
 Json = dict[str, Any]

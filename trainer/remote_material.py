@@ -13,7 +13,14 @@ from pathlib import Path
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import NotThere, Remote, RemoteError
-from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, ModelAddress, PartsAddress, StateAddress
+from bitwitness.ledger.replay_files import (
+    MODEL_LIMIT,
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    ModelAddress,
+    PartsAddress,
+    StateAddress,
+)
 from bitwitness.ledger.safetensors_header import HEADER_LIMIT
 
 from . import own_model
@@ -21,7 +28,6 @@ from .data import Dataset
 from .data.remote_dataset import RemoteDataset
 from .history import RunHistory
 from .memory import parameters
-from .own_model import MODEL_LIMIT
 from .parts import MAX_FILE, PartsUnavailable
 from .state import StateUnavailable, state_folder
 
