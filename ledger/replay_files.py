@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import jcs
+from .captured_file import MODEL_FILE
 from .errors import BitwitnessError
 from .project import Project
 from .regular_file import open_regular, read_regular
@@ -28,8 +29,6 @@ PREFIX = "replay/"
 ENTRIES = PREFIX + "entries"
 """Where a server takes audit entries, by POST."""
 WEIGHTS_FILE, OPTIMIZER_FILE = "weights.safetensors", "optimizer.safetensors"
-MODEL_FILE = "model.json"
-MODEL_LIMIT = 16 << 20  # bytes of a captured model: a layer takes some 20 KiB
 MANIFEST, HELD_OUT, HELD_OUT_FOLDER = "manifest.json", ".held-out", "held-out"
 MANIFEST_LIMIT = 1 << 24
 

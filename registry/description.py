@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwitness.ledger import jcs
+from bitwitness.ledger.captured_file import MODEL_LIMIT
 from bitwitness.ledger.commitments import TensorLeaf
 from bitwitness.ledger.errors import FoundWrong, JsonError
-from bitwitness.ledger.replay_files import MODEL_LIMIT
 
 from .folder import CONFIG, PROGRAM
 from .model_config import check_config

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bitwitness.ledger.captured_file import MODEL_FILE
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 
 FILE_NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
@@ -27,7 +28,7 @@ EXECUTABLE_SUFFIXES = frozenset(
 # All that a release may list. A loader gives meaning to files by their names, and what it would do with another
 # file (an index of shards, an adapter, a tokenizer's or a model's code) is not checked here, whoever signed it.
 CONFIG = "config.json"
-PROGRAM = "model.json"
+PROGRAM = MODEL_FILE
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-([0-9]{5})-of-([0-9]{5})\.safetensors")

@@ -17,9 +17,9 @@ from typing import Any
 
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
 from bitwitness.ledger import rfc3339
+from bitwitness.ledger.captured_file import MODEL_FILE
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.replay_files import MODEL_FILE
 from bitwitness.ledger.run_chain import RunWriter
 
 from .audit import AuditReport, audit

@@ -18,9 +18,9 @@ from typing import Any
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
 from bitwitness.ledger import durable, jcs
+from bitwitness.ledger.captured_file import MODEL_FILE, MODEL_LIMIT
 from bitwitness.ledger.errors import BitwitnessError, JsonError
 from bitwitness.ledger.regular_file import read_regular
-from bitwitness.ledger.replay_files import MODEL_FILE, MODEL_LIMIT
 
 from .captured import CapturedModel
 from .config import RunConfig, UserModel

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from bitwitness.ledger.captured_file import MODEL_LIMIT
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import NotThere, Remote, RemoteError
 from bitwitness.ledger.replay_files import (
-    MODEL_LIMIT,
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
     ModelAddress,
