@@ -516,7 +516,7 @@ _TABLE = (
                             "part",
                             LABEL,
                             optional=True,
-                            note="this part of the step alone: shard:N, fold, norm or update:TENSOR",
+                            note="this part of the step alone: shard:N, fold, norm, update:TENSOR or eval",
                         ),
                         Field("reason", LABEL, optional=True),
                         Field(

@@ -23,7 +23,7 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 
-from . import records
+from . import eval_audit, records
 from .arithmetic import this_builds
 from .audit_work import AuditWork
 from .beacons import NONE, choose, obtain
@@ -90,6 +90,7 @@ def audit(
     uncovered: bool = False,
     screen: bool = False,
     part: str | None = None,
+    evals: str | None = None,
     beacon: str | None = None,
     intent: int | None = None,
     round_file: bytes | None = None,
@@ -102,15 +103,18 @@ def audit(
     With `until` the sample is drawn from the steps up to that one, as if it were the last (ancestry_audit.py).
     `screen` also compares all stored states that are at hand (screen.py), which reads them all. `uncovered` takes the
     steps that are this auditor's next (coverage.py); with `part` (part_audit.py) only that part of each of `steps` is
-    computed again. Appends the intent first and the signed result last. The sample is drawn from `beacon` where one is
-    named (beacons.choose); `intent` is the entry of one of this auditor's open intents, which is answered in place of a
-    new one, and `round_file` what was downloaded of a randomness round. `report` is told (steps compared, steps to
-    compare). Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, BeaconPending where the audit is
-    announced and its beacon does not exist yet, and BitwitnessError where it cannot begin.
+    computed again; with `evals` only these held-out losses (eval_audit.find_steps). Appends the intent first and the
+    signed result last. The sample is drawn from `beacon` where one is named (beacons.choose); `intent` is the entry of
+    one of this auditor's open intents, which is answered in place of a new one, and `round_file` what was downloaded of
+    a randomness round. `report` is told (steps compared, steps to compare). Raises NoSuchRun, LedgerNotVerified,
+    RecordWrong where steps are missing, BeaconPending where the audit is announced and its beacon does not exist yet,
+    and BitwitnessError where it cannot begin.
     """
     check_threads(threads)
     if (steps is not None or uncovered) and (beacon is not None or intent is not None):
         raise BitwitnessError("steps chosen by hand go with no beacon and with no announced sample; leave out --steps")
+    if evals is not None and (steps is not None or uncovered or part is not None or screen or beacon or intent):
+        raise BitwitnessError("--eval names what is computed again; it goes with no steps, parts, beacon or screen")
     if part is not None and steps is None:
         raise BitwitnessError("one part is audited of steps that you name: give --steps A:B, too")
     venue: Venue = LocalVenue(where) if isinstance(where, Project) else where
@@ -124,6 +128,10 @@ def audit(
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
         if part is not None:
             require_part(history, part)
+        evaluated: list[int] = []
+        if evals is not None:
+            evaluated, part = eval_audit.find_steps(history, evals), eval_audit.EVAL
+            steps = evaluated[0], evaluated[-1]
         trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
         if uncovered:
             steps = _next(venue.project, ledger, name, auditor.keyid)
@@ -157,6 +165,7 @@ def audit(
             chosen = [
                 Unit(step, step, "chosen") for step in range(max(history.first + 1, said["first"]), said["last"] + 1)
             ]
+            chosen = [unit for unit in chosen if evals is None or unit.first in evaluated]
         if broken:
             replayed = []
         elif part is not None:

@@ -112,6 +112,10 @@ def audit(
         str | None,
         typer.Option(metavar="PART", help="Only this part of each of --steps: shard:N, fold, norm or update:TENSOR."),
     ] = None,
+    evals: Annotated[
+        str | None,
+        typer.Option("--eval", metavar="ENTRY", help="Only the held-out loss in this entry of the log, or `all`."),
+    ] = None,
     beacon: Annotated[
         str | None,
         typer.Option(
@@ -167,13 +171,14 @@ def audit(
     Example: ledger audit demo --sample 3
     Example: ledger audit demo --beacon witness:w1
     Example: ledger audit tuned --history --sample 1
+    Example: ledger audit demo --eval all
     Example: ledger audit --recheck 57
     Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
     if device != "cpu":
         raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
     if recheck is not None:
-        if any((run, steps, uncovered, history, part, beacon, intent is not None, round_file, screen, plan)):
+        if any((run, steps, uncovered, history, part, evals, beacon, intent is not None, round_file, screen, plan)):
             raise BitwitnessError("--recheck goes with a source, --policy, --key, --out, --work and --threads alone")
         with (
             open_source(source or ".", policy=policy, key=key, out=out, work=work) as opened,
@@ -192,14 +197,18 @@ def audit(
         raise BitwitnessError("say what to audit: a run of this project, a folder, or a URL")
     if history and (uncovered or intent is not None or out is not None):
         raise BitwitnessError("--history goes with --sample or --steps, and entries that are sent or appended at once")
-    samples, chosen = 0 if steps or uncovered else sample, _range(steps)
+    if history and evals is not None:
+        raise BitwitnessError("--eval is of one run; leave out --history")
+    samples, chosen = 0 if steps or uncovered or evals is not None else sample, _range(steps)
     if plan:
         asked: dict[str, Any] = {"samples": samples, "steps": chosen, "threads": threads or cores()}
         asked["windows_at_once"] = windows_at_once
         with open_source(source, policy=policy, key=key, out=out, work=work) as opened:
             name = opened.run(run)
             planned = (
-                plan_ancestry(opened.venue, name, **asked) if history else [plan_audit(opened.venue, name, **asked)]
+                plan_ancestry(opened.venue, name, **asked)
+                if history
+                else [plan_audit(opened.venue, name, evals=evals, **asked)]
             )
         if as_json:
             emit_json({"runs": [one.to_json() for one in planned]} if history else planned[0].to_json())
@@ -226,7 +235,8 @@ def audit(
             done = audit_ancestry(opened.venue, name, **options)
         else:
             file = None if round_file is None else read_file(round_file, MAX_FILE)
-            one = run_audit(opened.venue, name, uncovered=uncovered, intent=intent, round_file=file, **options)
+            options |= {"uncovered": uncovered, "intent": intent, "round_file": file, "evals": evals}
+            one = run_audit(opened.venue, name, **options)
             done = AncestryReport((one,), ())
     if as_json:
         emit_json(_ancestry_json(done) if history else _audit_json(done.reports[0]))

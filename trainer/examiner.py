@@ -15,7 +15,7 @@ from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 
-from . import own_model, records, start
+from . import eval_audit, own_model, records, start
 from .arithmetic import difference
 from .audit_work import AuditWork
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
@@ -29,7 +29,7 @@ from .outcome import UnitResult
 from .part_audit import PartExaminer
 from .parts import PartsUnavailable
 from .record_check import Fault
-from .replay import compare, nearest_state, replay, stored_state
+from .replay import nearest_state, replay, stored_state
 from .sample import Unit
 from .screen import Screened, screen
 from .state import State, StateCommitment, StateMismatch, StateUnavailable
@@ -141,7 +141,9 @@ class Examiner:
             examiner = PartExaminer(
                 self.history, self.stored, self.material, self.workspace, self.stream, self.trusted_states()
             )
-            return examiner.examine(unit.first, part, lambda taps: self.transcript.add(unit.first, taps))
+            if part == eval_audit.EVAL and self.held_out is None:
+                return replace(_Problem("unavailable", "the held-out data is not at hand").of(unit), part=part)
+            return examiner.examine(unit.first, part, lambda taps: self.transcript.add(unit.first, taps), self.held_out)
         except Exception as error:
             return replace(_problem(error).of(unit), part=part)
 
@@ -269,21 +271,9 @@ class _Examination:
     def _evaluations(self, state: State) -> dict[str, tuple[Any, Any]]:
         """Compute the held-out losses that the ledger has of this state again, where the data is at hand."""
         held_out = self.examiner.held_out
-        recorded = [e.predicate["computed"] for e in self.history.evals if e.predicate["step"] == state.control.step]
-        if held_out is None or not recorded:
+        if held_out is None or not eval_audit.recorded(self.history, state.control.step):
             return {}
-        windows = min(self.history.config.run.eval_windows, held_out.count)
-        try:
-            total, tokens = self.workspace.losses(state.params, held_out, range(windows))
-        except KernelError as error:  # its data is what the chain commits to, and the ledger has a loss of it
-            return {"eval.mean": (recorded[0]["mean"], str(error))}
-        if not tokens:
-            return {"eval.tokens": (recorded[0]["tokens"], 0)}
-        found = records.evaluation(total, tokens, windows)
-        for computed in recorded:
-            if differences := compare(computed, found):
-                return {f"eval.{name}": values for name, values in differences.items()}
-        return {}
+        return eval_audit.evaluate(self.history, self.workspace, state, held_out)[1]
 
     def impossible(self, error: Exception) -> UnitResult:
         """The step after `state` cannot be computed from what the chain commits to, yet the chain has it."""

@@ -1,4 +1,4 @@
-"""Auditing one part of a step alone: a shard, the fold, the norm, or the update of one tensor.
+"""Auditing one part of a step alone: a shard, the fold, the norm, the update of one tensor, or an eval of its state.
 
 A shard needs the state before the step and its own windows, nothing else. The gradients that the other parts start from
 are computed by the auditor, so only the state before the step ever comes from the trainer.
@@ -12,6 +12,7 @@ from typing import Any
 from bitwitness.ledger import merkle
 from bitwitness.ledger.errors import BitwitnessError
 
+from . import eval_audit
 from .config import UserModel
 from .data import WindowStream
 from .history import RunHistory
@@ -59,10 +60,12 @@ class PartExaminer:
         self._history, self._stored, self._material = history, stored, material
         self._workspace, self._stream, self._trusted = workspace, stream, trusted
 
-    def examine(self, number: int, part: str, tap: Tap) -> UnitResult:
-        """The outcome for one part of step `number`. Raises what a replay raises."""
+    def examine(self, number: int, part: str, tap: Tap, held_out: WindowStream | None = None) -> UnitResult:
+        """The outcome for one part of step `number`, or its evals on `held_out`. Raises what a replay raises."""
         unit = Unit(number, number, "chosen")
-        state = self._before(number)
+        if part == eval_audit.EVAL and held_out is not None:
+            return eval_audit.outcome(self._history, self._workspace, self._at(number), held_out, tap)
+        state = self._at(number - 1)
         shard = _SHARD.fullmatch(part)
         if shard is not None:
             expected, found = self._shard(number, int(shard[1]), state, tap)
@@ -76,12 +79,12 @@ class PartExaminer:
         where = {"computed": found, "expected": expected, "field": "parts." + _field(part), "step": number}
         return UnitResult(unit, "mismatch", reason=reason, found=where, part=part)
 
-    def _before(self, number: int) -> State:
-        """The state before step `number`: a stored one, or replayed from one and compared on the way."""
-        state, _ = nearest_state(self._history, self._stored, self._workspace, number - 1, self._trusted)
-        for replayed in replay(self._history, state, self._workspace, self._stream, number - 1):
+    def _at(self, number: int) -> State:
+        """The state after step `number`: a stored one, or replayed from one and compared on the way."""
+        state, _ = nearest_state(self._history, self._stored, self._workspace, number, self._trusted)
+        for replayed in replay(self._history, state, self._workspace, self._stream, number):
             if replayed.differences:
-                raise StateMismatch(f"step {replayed.step} before it does not replay")
+                raise StateMismatch(f"step {replayed.step}, on the way to it, does not replay")
         return state
 
     def _leaves(self, number: int) -> tuple[bytes, ...]:

@@ -20,6 +20,7 @@ from .data.index import RECORD
 from .data.ranges import BLOCK
 from .data.tokenizer import TokenizerInfo
 from .data.windows import Rows
+from .eval_audit import find_steps
 from .history import RunHistory, open_verified_run
 from .memory import available_bytes
 from .programs import StepPrograms
@@ -74,12 +75,14 @@ def plan_audit(
     samples: int,
     steps: tuple[int, int] | None,
     until: int | None = None,
+    evals: str | None = None,
     threads: int,
     windows_at_once: int = 0,
 ) -> AuditPlan:
     """Verify the ledger, and say what the audit would take. Nothing is announced, signed or appended.
 
-    Raises what audit() raises before its intent.
+    An evaluated window is counted like one of training, which takes longer. Raises what audit() raises before its
+    intent.
     """
     with venue.open() as ledger:
         history = open_verified_run(venue.project, ledger, name)
@@ -88,7 +91,13 @@ def plan_audit(
     if not history.steps:
         raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
     last = history.last_step if until is None else until
-    if steps is not None:
+    evaluated = 0
+    if evals is not None:
+        wanted = find_steps(history, evals)
+        evaluated = len(wanted) * history.config.run.eval_windows
+        stored = {step: max((n for n in history.states if n <= step), default=history.first) for step in wanted}
+        chosen = [Unit(stored[step] + 1, step, "chosen") for step in wanted]
+    elif steps is not None:
         chosen = [Unit(a, b, "chosen") for a, b in history.units() if b >= steps[0] and a <= steps[1]]
     else:
         always = history.select(last, bytes(32), 0)
@@ -98,7 +107,7 @@ def plan_audit(
     config = history.config
     probe = _probe(config, threads, captured)
     windows = config.data.windows_per_step
-    seconds = count * (windows * probe.window + probe.update) + probe.commit * len(chosen)
+    seconds = count * (windows * probe.window + probe.update) + probe.commit * len(chosen) + evaluated * probe.window
     return AuditPlan(
         run=history.run,
         name=history.name,
@@ -110,7 +119,7 @@ def plan_audit(
         memory_bytes=_memory(config, windows_at_once, probe),
         available_bytes=available_bytes(),
         seconds=seconds,
-        exact=steps is not None or samples == 0,
+        exact=steps is not None or evals is not None or samples == 0,
     )
 
 

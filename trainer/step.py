@@ -205,8 +205,13 @@ class Workspace:
         bound = {"params": state.params, "m": state.m, "v": state.v, "grads": gradient}
         self._update.run({**bound, "scalars": self._scalars})
 
-    def losses(self, params: F32, stream: WindowStream, windows: Sequence[int]) -> tuple[float, int]:
-        """Return (sum of negative log-likelihoods in binary64, valid tokens), one window at a time, no gradient."""
+    def losses(
+        self, params: F32, stream: WindowStream, windows: Sequence[int], tap: Tap | None = None
+    ) -> tuple[float, int]:
+        """Return (sum of negative log-likelihoods in binary64, valid tokens), one window at a time, no gradient.
+
+        `tap` is given the losses of each window's tokens, as `eval/WINDOW/loss`.
+        """
         if self._loss is None:
             self._loss = self._executor(self.programs.loss(1))
         length = self.config.data.window
@@ -215,6 +220,8 @@ class Workspace:
         for window in windows:
             rows = stream.rows([window])
             _run(self._loss, {**weights, **self._bind(rows, 0, 0)})
+            if tap is not None:
+                tap([(f"eval/{window}/loss", self._nll[:length])])
             total, tokens = total + sum_f64(self._nll[:length]), tokens + rows.valid
         return total, tokens
 
