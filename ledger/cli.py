@@ -1,8 +1,12 @@
-"""The `ledger` command: wiring only. Exit codes: 0 done or verified, 1 found wrong, 2 could not be done or checked."""
+"""The `ledger` command: wiring only.
+
+Exit codes: 0 done or verified, 1 found wrong, 2 could not be done or checked, 130 and 143 interrupted.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import sys
 import traceback
@@ -15,6 +19,7 @@ import typer.main
 from .cli_options import ProjectOption, choose_project, forget_project
 from .cli_output import note, say
 from .cli_plugins import LazyGroup, Place
+from .errors import Stopped
 
 # Every command's module and function, or its group's Typer; in the order of the overview.
 _COMMANDS = {
@@ -37,6 +42,9 @@ _COMMANDS = {
 }
 
 
+_INTERRUPTED = 128 + signal.SIGINT
+
+
 def _place(name: str) -> Place:
     module, _, attribute = _COMMANDS[name].partition(".")
     return Place(name, f"{__package__}.{module}", attribute)
@@ -52,7 +60,8 @@ app = typer.Typer(
     cls=Ledger,
     name="ledger",
     help="Every training step, witnessed to the bit: train, audit, prove, verify, browse.",
-    epilog="Exit codes: 0 done or verified, 1 found wrong, 2 could not be done or checked.",
+    epilog="Exit codes: 0 done or verified, 1 found wrong, 2 could not be done or checked, or wrong usage; 130 stopped"
+    " by Ctrl-C, 143 by SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -88,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=None if arguments is None else list(arguments), prog_name="ledger", standalone_mode=False
         )
         sys.stdout.flush()
+        if answer == _INTERRUPTED:  # so the command-line parser says it, which does not say a word
+            note("interrupted")
         return answer if isinstance(answer, int) else 0
     except (BrokenPipeError, SystemExit) as error:
         # The reader (head, less) has gone; what it wanted, it got. Python must not flush to it once more.
@@ -97,7 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
-        return 130
+        return _INTERRUPTED
+    except Stopped as error:
+        note(str(error))
+        return error.exit_code
     except OSError as error:
         # A file or folder of the user's that does not let itself be read or written.
         note(f"error: {error.filename or 'system'}: {(error.strerror or str(error)).lower()}")

@@ -83,6 +83,11 @@ def emit_checks(checks: Iterable[Mapping[str, Any]]) -> None:
         print(f"{_VERDICTS[item['ok']]}  {said}")
 
 
+def counted(number: int, noun: str) -> str:
+    """1 step, 2 steps."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def say(text: str) -> None:
     """Print one line of a result."""
     print(plain(text))

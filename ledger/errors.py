@@ -15,6 +15,14 @@ class BitwitnessError(Exception):
     exit_code: int = 2
 
 
+class Stopped(BitwitnessError):
+    """A signal ended the work, and what was done is kept. The exit status is a shell's for the signal: 128 + number."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
 class FoundWrong(BitwitnessError):
     """Something was checked and is wrong: a hash, a proof, a signature, a replayed bit."""
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from signal import SIGINT
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from bitwitness.ledger.cli_files import read_file
 from bitwitness.ledger.cli_options import JsonOption, current_project
 from bitwitness.ledger.cli_output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import BitwitnessError, Stopped
 
 from .ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
 from .audit import AuditReport
@@ -52,7 +53,8 @@ def train(
 ) -> None:
     """Train, and append one signed entry per step to the ledger.
 
-    Ctrl-C ends after the step in hand with a signed record; --resume then continues to the same bits.
+    Ctrl-C and SIGTERM end it after the step in hand with a signed record, and exit status 130 or 143; --resume then
+    continues to the same bits.
 
     Example: ledger train run.toml --threads 2
     """
@@ -73,8 +75,10 @@ def train(
         for line in _run_lines(result):
             say(line)
     if result.outcome == "interrupted":
-        again = _again(config, name)
-        note(f"note: stopped after step {result.step}; `{again}` continues")
+        # Never 0: what a shell does next would take half a run for a whole one.
+        raise Stopped(
+            f"stopped after step {result.step}; `{_again(config, name)}` continues", result.stopped_by or SIGINT
+        )
 
 
 def audit(
@@ -231,13 +235,16 @@ def audit(
             "report": report,
         }
         name = opened.run(run)
-        if history:
-            done = audit_ancestry(opened.venue, name, **options)
-        else:
-            file = None if round_file is None else read_file(round_file, MAX_FILE)
-            options |= {"uncovered": uncovered, "intent": intent, "round_file": file, "evals": evals}
-            one = run_audit(opened.venue, name, **options)
-            done = AncestryReport((one,), ())
+        try:
+            if history:
+                done = audit_ancestry(opened.venue, name, **options)
+            else:
+                file = None if round_file is None else read_file(round_file, MAX_FILE)
+                options |= {"uncovered": uncovered, "intent": intent, "round_file": file, "evals": evals}
+                one = run_audit(opened.venue, name, **options)
+                done = AncestryReport((one,), ())
+        except KeyboardInterrupt:
+            raise Stopped("stopped; give the same command again, it goes on where it was", SIGINT) from None
     if as_json:
         emit_json(_ancestry_json(done) if history else _audit_json(done.reports[0]))
     else:

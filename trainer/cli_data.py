@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_fields, emit_json, note, say
+from bitwitness.ledger.cli_output import counted, emit_fields, emit_json, note, say
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.merkle import leaf_hash
 
@@ -21,6 +21,8 @@ from .data.builder import HELD_OUT_DEFAULT
 from .data.reads import SampleRead, reads_of_documents, reads_of_step, training_stream
 from .data.search import Found, documents_at_path, documents_with_text
 from .data.windows import Reading
+
+_SHOWN_OFFSETS = 50
 
 data = typer.Typer(
     no_args_is_help=True,
@@ -164,7 +166,7 @@ def where(
     if json_output:
         emit_json({"run": history.run, "step": step, "dataset": stream.dataset.name, "samples": _sample_rows(reads)})
         return
-    say(f"step {step} of {history.name} read {len(reads)} windows of {stream.dataset.name}")
+    say(f"step {step} of {history.name} read {counted(len(reads), 'window')} of {stream.dataset.name}")
     for read in reads:
         say(f"sample {read.sample}, window {read.window}")
         for reading in read.readings:
@@ -200,11 +202,16 @@ def find(
     else:
         names = library.dataset_names(project.data_dir) if name is None else [name]
         datasets = [library.Dataset.open(project.data_dir, each) for each in names]
-    found = list(islice(_search(datasets, text, document), limit + 1))
-    more, found = len(found) > limit, found[:limit]
+    # The limit is of what is listed: which steps read the text is told of every document that has it.
+    every = _search(datasets, text, document)
+    found, rest = list(islice(every, limit)), (each.document for each in every)
     reads = None
     if history is not None and stream is not None:
-        reads = reads_of_documents(history, stream, {each.document for each in found})
+        others = set(rest)
+        reads = reads_of_documents(history, stream, {each.document for each in found} | others)
+        more = bool(others)
+    else:
+        more = next(rest, None) is not None
     if more:
         note(f"note: only the first {limit} documents; --limit shows more")
     if json_output:
@@ -214,13 +221,20 @@ def find(
         emit_json(result)
         return
     for each in found:
-        at = f"  at byte {', '.join(map(str, each.offsets))}" if each.offsets else ""
-        say(f"{each.dataset}  {_place(each)}  {each.size} bytes{at}")
+        say(f"{each.dataset}  {_place(each)}  {each.size} bytes{_offsets(each.offsets)}")
     if not found:
         note("no document found")
     if reads is not None and history is not None:
         steps = sorted({read.step for read in reads})
-        say(f"read by {len(steps)} steps of {history.name}: {', '.join(map(str, steps)) or 'none'}")
+        by = counted(len(steps), "step")
+        say(f"read by {by} of {history.name}: {', '.join(map(str, steps)) or 'none'}")
+
+
+def _offsets(offsets: Sequence[int]) -> str:
+    if not offsets:
+        return ""
+    more = ", …" if len(offsets) > _SHOWN_OFFSETS else ""
+    return f"  at byte {', '.join(map(str, offsets[:_SHOWN_OFFSETS]))}{more}"
 
 
 def _search(datasets: Sequence[library.Dataset], text: str | None, document: str | None) -> Iterator[Found]:
@@ -249,10 +263,10 @@ def _described(dataset: library.Dataset) -> dict[str, Any]:
 
 
 def _line(fields: dict[str, Any]) -> str:
+    tokens = f"{fields['tokens']:,} tokens ({fields['tokenizer']['name']})"
     return (
-        f"{fields['name']}: {fields['documents']:,} documents, {fields['bytes']:,} bytes, {fields['tokens']:,} tokens "
-        f"({fields['tokenizer']['name']}), root {fields['dataset']['root'][:16]}…"
-        + ("" if fields["recorded"] else ", not in the ledger yet")
+        f"{fields['name']}: {counted(fields['documents'], 'document')}, {fields['bytes']:,} bytes, {tokens}, "
+        f"root {fields['dataset']['root'][:16]}…" + ("" if fields["recorded"] else ", not in the ledger yet")
     )
 
 
@@ -286,7 +300,7 @@ def _notes(built: library.Built, max_bytes: str | None) -> list[str]:
     if built.skipped.invalid:
         notes.append(f"{built.skipped.invalid} not valid and passed over, first: {built.skipped.first_invalid}")
     if built.skipped.empty:
-        notes.append(f"{built.skipped.empty} empty documents passed over")
+        notes.append(f"{counted(built.skipped.empty, 'empty document')} passed over")
     if built.links_skipped:
-        notes.append(f"{built.links_skipped} symbolic links not followed")
+        notes.append(f"{counted(built.links_skipped, 'symbolic link')} not followed")
     return notes

@@ -80,6 +80,8 @@ class RunResult:
     loss: float | None
     held_out: float | None
     outcome: str
+    stopped_by: int | None = None
+    """The number of the signal that interrupted it."""
 
 
 @dataclass
@@ -307,6 +309,7 @@ def go_on(session: Session, state: State, writer: RunWriter, stop: Stop) -> RunR
         loss=session.last_loss,
         held_out=session.last_held_out,
         outcome=outcome,
+        stopped_by=stop.number if outcome == "interrupted" else None,
     )
 
 
@@ -413,7 +416,11 @@ def _difference(old: RunConfig, new: RunConfig) -> str:
 class Stop:
     """Set by the first SIGINT or SIGTERM: the step in hand is finished, signed and stored."""
 
-    asked = False
+    number: int | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self.number is not None
 
 
 @contextmanager
@@ -423,7 +430,7 @@ def _stop_signals() -> Iterator[Stop]:
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.number = stop.number or number
 
     try:
         previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -336,6 +336,28 @@ def test_a_reader_that_goes_away_is_no_error(sample: Path) -> None:
     assert result.stderr == ""
 
 
+def test_ctrl_c_is_one_line_whenever_it_comes(
+    run: Run, sample: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(*_given: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bitwitness.ledger.browse.list_entries", interrupt)
+        assert run("log") == (130, "", "interrupted\n")
+    # while modules are imported, and when the command is done
+    for before, after in (("os.kill(os.getpid(), 2)", ""), ("", "os.kill(os.getpid(), 2)")):
+        (tmp_path / "typer.py").write_text(f"import os\n{before}\n")
+        script = (
+            "import os, sys\n"
+            f"{f'sys.path.insert(0, {str(tmp_path)!r})' if before else ''}\n"
+            "from bitwitness.ledger.command import main\n"
+            f"sys.argv = ['ledger', '--version']\nmain()\n{after}\n"
+        )
+        result = subprocess.run([sys.executable, "-c", script], cwd=sample, capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (130, "interrupted\n")
+
+
 # Plug-in commands -----------------------------------------------------------------------------------------
 
 

@@ -89,8 +89,18 @@ def test_find(project: Project, ledger: Any) -> None:
     assert len(by_path) == 10
     few = ledger("data", "find", "--document", "text/lines.jsonl", "--limit", "2", "--json")
     assert len(few.json["documents"]) == 2 and few.json["more"] is True
+    assert len(ledger("data", "find", "--document", "text/lines.jsonl", "--limit", "2").out.splitlines()) == 2
+    exactly = ledger("data", "find", "--document", "text/lines.jsonl", "--limit", "5", "--json")
+    assert len(exactly.json["documents"]) == 5 and exactly.json["more"] is False
     nothing = ledger("data", "find", "no such text", "--name", "t")
     assert nothing.code == 0 and nothing.out == "" and "no document" in nothing.err
+
+
+def test_a_text_that_is_everywhere_is_not_told_to_the_last_byte(project: Project, ledger: Any) -> None:
+    (project.root / "many.txt").write_text("x" * 51)
+    ledger("data", "build", "many.txt", "--name", "m", "--held-out", "0")
+    line = ledger("data", "find", "x", "--name", "m").out
+    assert line.rstrip().endswith(", 48, 49, …")
 
 
 def test_a_locked_ledger_loses_nothing(project: Project, ledger: Any) -> None:

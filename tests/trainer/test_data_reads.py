@@ -133,5 +133,11 @@ def test_where_and_find_on_the_command_line(
     steps = json.loads(answer("find", "--document", first.path, "--json"))["reads"]
     assert {"step": 2, "sample": expected[0].sample, "window": expected[0].window} in steps
     assert "steps of r: " in answer("find", "text 07")
+    # --limit is of what is listed; the steps are those of every document that was found
+    every = json.loads(answer("find", "text ", "--json"))
+    few = json.loads(answer("find", "text ", "--limit", "1", "--json"))
+    assert len(every["documents"]) == 30 and len(few["documents"]) == 1 and few["more"] and not every["more"]
+    assert few["reads"] == every["reads"] != []
+    assert answer("find", "text ", "--limit", "1").splitlines()[-1] == answer("find", "text ").splitlines()[-1]
     assert main(["data", "where", "--run", "r", "--step", "99", *place]) == 2
     assert "no step 99" in capsys.readouterr().err

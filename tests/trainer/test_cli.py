@@ -1,0 +1,92 @@
+"""`ledger train` and `ledger audit` as a shell meets them: exit status, and the one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger.cli import main
+from bitwitness.ledger.project import Project
+from bitwitness.trainer.run import Progress
+
+from .conftest import make_project, small_table
+
+
+class Said:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def ledger(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*arguments: str) -> Said:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return call
+
+
+def toml(table: dict[str, Any]) -> str:
+    lines = []
+    for section, fields in table.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with data, run.toml in it, and the shell in its folder."""
+    made = make_project(tmp_path / "project")
+    (made.root / "run.toml").write_text(toml(small_table()))
+    monkeypatch.chdir(made.root)
+    return made
+
+
+@pytest.fixture
+def trained(here: Project, ledger: Command) -> Project:
+    assert ledger("train", "run.toml", "--threads", "1").code == 0
+    return here
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_no_success(
+    here: Project, ledger: Command, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    @contextmanager
+    def stopping(steps: int) -> Iterator[Callable[[Progress], None]]:
+        yield lambda progress: os.kill(os.getpid(), number) if progress.step == 3 else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bitwitness.trainer.cli.training", stopping)
+        said = ledger("train", "run.toml", "--threads", "1")
+    assert said.code == code
+    assert said.err.splitlines()[-1] == "stopped after step 3; `ledger train run.toml --resume` continues"
+    assert "r interrupted at step 3" in said.out
+    assert ledger("train", "run.toml", "--threads", "1", "--resume").code == 0
+
+
+def test_an_interrupted_audit_says_how_it_goes_on(
+    trained: Project, ledger: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bitwitness.trainer.examiner.Examiner.examine", stop)
+        said = ledger("audit", "r", "--threads", "1")
+    assert said.code == 130
+    assert said.err == "stopped; give the same command again, it goes on where it was\n"
+    again = ledger("audit", "r", "--threads", "1")
+    assert again.code == 0 and "went on with the audit" in again.err
