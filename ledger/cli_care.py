@@ -26,6 +26,10 @@ def fsck(json_output: JsonOption = False) -> None:
         cli_output.emit_json(report.to_json())
     else:
         cli_output.emit_checks(item.to_json() for item in report.checks)
+    if report.ledger.faults:
+        cli_output.note("signed entries cannot be mended: put the file back from a copy, or from a mirror of this log")
+    elif report.faults:
+        cli_output.note("what is signed is whole: `ledger rebuild` makes the other tables anew from it")
     raise typer.Exit(report.exit_code)
 
 

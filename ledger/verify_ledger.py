@@ -102,7 +102,8 @@ class LedgerReport:
         if covered == 0:
             said = "no sound checkpoint by the pinned log key is in the file, so nobody vouches for its entries"
         elif covered < self.size:
-            said = f"{self.size - covered} entries came after the newest checkpoint of the pinned log, over {covered}"
+            said = f"{self.size - covered} entries came after the newest checkpoint of the pinned log, over {covered};"
+            said += " a run signs one as it goes and at its end, `ledger checkpoint` at any time"
         else:
             said = f"no entry: a checkpoint of the pinned log covers all {covered}"
         return Check(UNCOVERED, True if 0 < covered == self.size else None, said)

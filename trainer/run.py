@@ -32,7 +32,7 @@ from .config import RunConfig, UserModel
 from .data import Dataset, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
-from .history import RunHistory, open_run, open_verified_run
+from .history import RunHistory, open_run, open_verified_run, verified_leaves
 from .material import LocalStates
 from .memory import require_memory
 from .own_model import OwnModel
@@ -140,6 +140,8 @@ def train(
                 f"the configuration differs from the one that run {config.run.name} began with: "
                 f"{_difference(existing.config, config)}"
             )
+        if existing is None:
+            verified_leaves(project, ledger)  # nobody trains for days onto a log that is broken
         own = own_model.load(project.root, config) if isinstance(config.model, UserModel) else None
         programs = None if own is None else own.programs
         if existing is not None:

@@ -185,9 +185,12 @@ def test_resume_believes_no_row_that_nobody_signed(project: Project) -> None:
 
     stop_after(project, 3, signal.SIGKILL)
     edit_rows(project, lambda text: text.replace('"clip":"3f', '"clip":"3e'), "bitwitness.dev/step/v1")
-    with pytest.raises(LedgerNotVerified, match="does not verify"):
-        run(project, resume=True)
+    for given in ({"resume": True}, {"name": "another"}):
+        with pytest.raises(LedgerNotVerified, match="does not verify"):
+            run(project, **given)
     assert kinds(project)[-1] == "step"
+    with project.open_ledger() as ledger:
+        assert ledger.find_run("another") is None
 
 
 def test_resume_refuses_steps_that_do_not_replay(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
