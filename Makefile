@@ -73,7 +73,7 @@ bench: install ## measure against PyTorch, into bench/results.json
 
 referee: ## build the program that executes trace files, without Python: build/referee/referee
 	$(CMAKE) -S kernels/referee -B build/referee
-	$(CMAKE) --build build/referee --parallel
+	$(CMAKE) --build build/referee --parallel $$(getconf _NPROCESSORS_ONLN)
 
 SECONDS ?= 60
 fuzz: install ## fuzz each parser for SECONDS (60)
