@@ -104,7 +104,9 @@ def examine_model(path: Path, policy: Path | None, options: Mapping[str, Any]) -
     verifier = load_verifier("model")
     if verifier is None:
         raise BitwitnessError("no installed package verifies models; install bitwitness with its registry")
-    return verifier(path, policy or project_policy(), **options)
+    if policy is None:
+        return verifier(path, project_policy(), policy_found=True, **options)
+    return verifier(path, policy, **options)
 
 
 def finish(

@@ -10,7 +10,8 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 from bitwitness.trainer.sample import misdrawn
 
-from .names import find_version
+from . import signed_names
+from .names import check_alias, find_version
 from .status import run_records
 
 
@@ -126,10 +127,14 @@ def _said_lines(shown: dict[str, Any]) -> list[str]:
 
 
 def _aliases(ledger: Ledger) -> dict[int, list[str]]:
-    """The aliases of each release that has one, by log index, in order."""
+    """The aliases of each release that has one, by log index, in order. Raises AliasUnsound."""
+    signed = signed_names.read(ledger)
+    names = {*signed.aliases(), *ledger.connection.execute("SELECT model, alias FROM aliases")}
     found: dict[int, list[str]] = {}
-    for release, alias in ledger.connection.execute("SELECT release, alias FROM aliases ORDER BY alias"):
-        found.setdefault(int(release), []).append(str(alias))
+    for model, alias in sorted(names):
+        word = check_alias(ledger, signed, model, alias)
+        if word is not None:
+            found.setdefault(signed.releases[word.said["release"]].index, []).append(alias)
     return found
 
 

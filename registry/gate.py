@@ -25,7 +25,10 @@ from .policy import Policy, PolicyError, parse_policy
 from .verify import Traced, Verdict, examine
 
 if TYPE_CHECKING:
+    from bitwitness.ledger.project import Project
+
     from .memory import Memory
+    from .own_ledger import Named
 
 _POLICY_LIMIT = 1 << 20
 
@@ -44,6 +47,10 @@ class Request:
     sign_with: Path | None = None
     keep: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    named: Named | None = None
+    """The release that was named, if the folder was not: what the project's own ledger says counts then, too."""
+    policy_found: bool = False
+    """Whether nobody named the policy: it was found around the folder that the command was run in."""
 
 
 def verify_model(
@@ -56,19 +63,38 @@ def verify_model(
     sources: Sequence[Path] = (),
     vsa: Path | None = None,
     sign_with: Path | None = None,
+    policy_found: bool = False,
 ) -> list[dict[str, Any]]:
     """Check a model's folder against a policy file; see docs/formats/provenance.md for the names of the checks.
 
     Returns one object per check: ``name``, ``ok`` (None: not checkable), ``detail``, ``category``, ``required``. A
-    ``path`` that does not exist may be the name of a released version in the current project.
+    ``path`` that does not exist may be the name of a released version in the current project; what the ledger there
+    signed since counts, too (own_ledger.py).
     ``tensors``: verify only these; ``state``: the gate's memory; ``status``: a newer status of the log; ``sources``:
     folders of the versions that a cast or merge derives from; ``vsa``: where the verdict goes as a SLSA verification
-    summary; ``sign_with``: the private key file of the auditor who signs that. Raises BitwitnessError only if one of
+    summary; ``sign_with``: the private key file of the auditor who signs that; ``policy_found``: the policy was not
+    named by who asks, but found around the current folder. Raises BitwitnessError only if one of
     the files cannot be read or written at all.
     """
-    path = Path(path)
-    folder = named_folder(path)
-    request = Request(folder, Path(policy_path), tuple(tensors), state, status, tuple(sources), vsa, sign_with)
+    folder, policy_path = Path(path), Path(policy_path)
+    project, named = project_of_name(folder), None
+    if project is not None:
+        from .own_ledger import look_up  # a gate elsewhere has no project, nor a database
+
+        named = look_up(project, str(path), parse_policy(_read_policy(policy_path), policy_path))
+        folder = named.folder
+    request = Request(
+        folder,
+        policy_path,
+        tuple(tensors),
+        state,
+        status,
+        tuple(sources),
+        vsa,
+        sign_with,
+        named=named,
+        policy_found=policy_found,
+    )
     return [check.to_json() for check in decide(request).checks]
 
 
@@ -77,19 +103,17 @@ def check_folder(path: Path, policy_path: Path) -> list[Check]:
     return decide(Request(path, policy_path)).checks
 
 
-def named_folder(path: Path) -> Path:
-    """The folder itself, or that of the version which NAME/VERSION or NAME@ALIAS names in the current project."""
+def project_of_name(path: Path) -> Project | None:
+    """The current project, if ``path`` is nothing that exists but can name a version in it."""
     if os.path.lexists(path) or not names.looks_like_name(str(path)):
-        return path
-    from bitwitness.ledger.cli_options import current_project  # a gate elsewhere has no project, nor a database
+        return None
+    from bitwitness.ledger.cli_options import current_project
     from bitwitness.ledger.project import ProjectNotFound
 
     try:
-        project = current_project()
+        return current_project()
     except ProjectNotFound:
-        return path
-    with project.open_ledger() as ledger:
-        return names.find_version(ledger, str(path)).folder(project)
+        return None
 
 
 def decide(request: Request) -> Verdict:
@@ -114,7 +138,10 @@ def decide(request: Request) -> Verdict:
         memory=None if request.state is None else _load_memory(request.state),
         sources=request.sources,
     )
-    verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder))
+    verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder, found=request.policy_found))
+    if request.named is not None:
+        refuse = policy.rules.refuse_deprecated
+        verdict.checks += request.named.checks(verdict.traced, refuse_deprecated=refuse)
     if request.state is not None and verdict.traced is not None:
         _remember(request.state, verdict, verdict.traced)
     if request.vsa is not None:

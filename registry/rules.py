@@ -29,15 +29,15 @@ _CLOCK_SKEW = timedelta(minutes=10)
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
-def policy_line(policy: Policy, path: Path, folder: Path) -> Check:
-    """Which policy file decided, by which keys. One that lies around the model may have come with it: null."""
+def policy_line(policy: Policy, path: Path, folder: Path, *, found: bool) -> Check:
+    """Which policy file decided, by which keys. One that was ``found`` around the model may have come with it: null."""
     where, model = path.resolve(), folder.resolve()
     try:
         log, root = log_verifier(policy).key.keyid, PublicKey.from_hex(policy.root.key).keyid
     except BitwitnessError as error:
         return Check("policy", None, f"{where}: {error}", "ASSURANCE", required=False)
-    said = f"{where}: log {policy.log.origin} with key {log[:16]}…, root key {root[:16]}…"
-    if not model.is_relative_to(where.parent):
+    said = f"{where}: log {policy.log.origin} with key {log[:16]}…, root key with keyid {root[:16]}…"
+    if not found or not model.is_relative_to(where.parent):
         return Check("policy", True, said, "ASSURANCE", required=False)
     said += (
         "; it lies above the model: if you received both together, its keys are the sender's; name yours by --policy"

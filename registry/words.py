@@ -22,6 +22,7 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.store import Ledger
 
+from . import signed_names
 from .checks import exit_code, reasons
 from .names import NameRefused, NoSuchModel, Version, check_name, find_version
 from .policy import parse_policy
@@ -79,12 +80,11 @@ def set_alias(project: Project, name: str, alias: str, policy: Path | None = Non
         fields = {"alias": alias}
         if asked is not None:
             fields["policy"] = _passed(project, version, alias, asked)
-        held = ledger.connection.execute(
-            "SELECT entry, policy FROM aliases WHERE model = ? AND alias = ? AND release = ?",
-            (version.model, alias, version.index),
-        ).fetchone()
-        if held is not None and held[1] == fields.get("policy"):
-            return Word(version, "alias", int(held[0]), new=False)
+        held = signed_names.read(ledger).alias_word(version.model, alias)
+        if held is not None and held.disowned is None:
+            same = held.said["release"] == version.leaf and held.said.get("policy") == fields.get("policy")
+            if same:
+                return Word(version, "alias", held.index, new=False)
         return Word(version, "alias", _say(ledger, publisher, version, "alias", fields))
 
 
