@@ -6,6 +6,7 @@ that are already authenticated (docs/formats/audit.md, What counts).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -156,8 +157,20 @@ def length(covered: Iterable[tuple[int, int]], start: int = 0) -> int:
     return total
 
 
-def caught(tampered: float, covered: int, total: int) -> float:
-    """The probability that a tampered fraction of all steps was met: 1 − (1 − f)^k, and certainty where k = T."""
-    if covered == total:
+def met(drawn: int, total: int, marked: int) -> float:
+    """The probability that `drawn` of `total` hold at least one of `marked`, drawn without replacement.
+
+    1 − C(T − k, m) / C(T, m), the hypergeometric distribution's; certainty where nothing is left to draw.
+    """
+    if drawn + min(marked, total) > total or drawn == total:
         return 1.0
-    return float(1.0 - (1.0 - tampered) ** covered)
+    few, many = sorted((drawn, marked))
+    missed = 1.0
+    for number in range(few):
+        missed *= (total - many - number) / (total - number)
+    return 1.0 - missed
+
+
+def tampered_steps(fraction: float, steps: int) -> int:
+    """How many of the steps a fraction of them is: at least one."""
+    return max(1, math.ceil(round(fraction * steps, 6)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bitwitness.ledger import entries, rfc3339
-from bitwitness.ledger.audit_rules import caught
+from bitwitness.ledger.audit_rules import met, tampered_steps
 from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment
@@ -65,19 +65,26 @@ class AuditReport:
     first: int = 0
     """The step that the run begins after; what is before it are steps of another run."""
 
+    drawn: tuple[int, int] | None = None
+    """How many units were drawn, of how many that are not in every audit; None where they were chosen by hand."""
+    passed_over: tuple[str, ...] = ()
+    """What is told of stored states that could not be used."""
+
     @property
     def steps(self) -> int:
         """The number of the run's own steps, of which the audit could have been."""
         return self.total - self.first
 
-    @property
-    def one_step(self) -> float:
-        """The probability with which one tampered step would have been among those compared: k/T."""
-        return len(self.compared) / self.steps if self.steps else 1.0
+    def caught(self, tampered: float = 0.0) -> float | None:
+        """The probability that a tampered fraction of the steps is met, at least one: by the draw, as was announced.
 
-    def fraction(self, tampered: float) -> float:
-        """The probability that a tampered fraction f of the steps would have been met: 1 − (1 − f)^k."""
-        return caught(tampered, len(self.compared), self.steps)
+        The tampered steps are none of those that every audit replays, and each lies in a unit of its own, as long as
+        there are units. None where steps were chosen by hand: that says nothing of the others.
+        """
+        if self.drawn is None:
+            return None
+        count, units = self.drawn
+        return met(count, units, min(tampered_steps(tampered, self.steps), units))
 
 
 def audit(
@@ -137,6 +144,8 @@ def audit(
             steps = _next(venue.project, ledger, name, auditor.keyid)
         if intent is None:
             first, last = steps or (history.first, history.last_step if until is None else until)
+            if first > last:
+                raise BitwitnessError(f"steps {first}:{last}: the first comes after the last; turn them round")
             if not history.first <= first <= last <= history.last_step:
                 has = f"which has steps {history.first} to {history.last_step}"
                 raise BitwitnessError(f"steps {first}:{last} are not in run {name}, {has}{_elsewhere(history)}")
@@ -215,7 +224,18 @@ def audit(
         open_intents=tuple(unfinished),
         screened=screened,
         first=history.first,
+        drawn=_drawn(history, chosen, said["last"]),
+        passed_over=tuple(examiner.passed_over),
     )
+
+
+def _drawn(history: RunHistory, chosen: list[Unit], last: int) -> tuple[int, int] | None:
+    causes = [unit.cause for unit in chosen]
+    if "chosen" in causes:
+        return None
+    count = causes.count("sample")
+    always = len(causes) - count - causes.count("init")
+    return count, len(history.units(last)) - always
 
 
 def _elsewhere(history: RunHistory) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from signal import SIGINT
@@ -15,18 +14,16 @@ import typer
 
 from bitwitness.ledger.cli_files import read_file
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_json, note, say
+from bitwitness.ledger.cli_output import emit_json, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError, Stopped
 
 from .ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
-from .audit import AuditReport
 from .audit import audit as run_audit
+from .audit_text import ancestry_json, audit_json, recheck_json, recheck_lines, tell
 from .cli_progress import counting, training
 from .config import load_config
-from .outcome import UnitResult
 from .plan import plan_audit
-from .recheck import RecheckReport
 from .recheck import recheck as run_recheck
 from .run import MAX_THREADS, RunResult
 from .run import train as run_train
@@ -192,9 +189,9 @@ def audit(
                 opened.venue, recheck, threads=threads or cores(), windows_at_once=windows_at_once, report=told
             )
         if as_json:
-            emit_json(_recheck_json(found))
+            emit_json(recheck_json(found))
         else:
-            for line in _recheck_lines(found):
+            for line in recheck_lines(found):
                 say(line)
         raise typer.Exit({"confirmed": 0, "refuted": 1}.get(found.result, 2))
     if source is None:
@@ -246,31 +243,14 @@ def audit(
         except KeyboardInterrupt:
             raise Stopped("stopped; give the same command again, it goes on where it was", SIGINT) from None
     if as_json:
-        emit_json(_ancestry_json(done) if history else _audit_json(done.reports[0]))
+        emit_json(ancestry_json(done) if history else audit_json(done.reports[0]))
     else:
         for each in done.reports:
-            _tell(each)
+            tell(each)
         for boundary in done.boundaries:
             same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
             say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")
     raise typer.Exit(EXIT_STATUS.get(done.result, 2))
-
-
-def _tell(result: AuditReport) -> None:
-    for line in _audit_lines(result):
-        say(line)
-    if result.resumed:
-        note("note: this went on with the audit that was stopped before")
-    if result.open_intents:
-        note(_open_intents(result))
-
-
-def _ancestry_json(line: AncestryReport) -> dict[str, Any]:
-    return {
-        "result": line.result,
-        "runs": [_audit_json(report) for report in line.reports],
-        "boundaries": [asdict(boundary) for boundary in line.boundaries],
-    }
 
 
 def _range(text: str | None) -> tuple[int, int] | None:
@@ -300,112 +280,3 @@ def _run_lines(result: RunResult) -> tuple[str, ...]:
         f"run {result.run}",
         f"weights {result.weights}",
     )
-
-
-def _recheck_json(found: RecheckReport) -> dict[str, Any]:
-    reason = {} if found.reason is None else {"reason": found.reason}
-    return reason | {
-        "result": found.result,
-        "run": found.run,
-        "name": found.name,
-        "audit": found.audit,
-        "auditor": found.auditor,
-        "entry": found.entry,
-        "steps": found.steps,
-        "units": [unit.to_json() | _explained(unit) for unit in found.units],
-        "transcript": found.transcript.to_json(),
-    }
-
-
-def _recheck_lines(found: RecheckReport) -> Iterator[str]:
-    where = "not in the log yet" if found.entry is None else f"entry {found.entry}"
-    reason = "" if found.reason is None else f": {found.reason}"
-    yield f"audit {found.audit} of {found.name} by {found.auditor[:16]}…: {found.result}{reason}; {where}"
-    yield f"{found.steps} steps computed again, transcript {found.transcript.root}"
-
-
-def _audit_json(report: AuditReport) -> dict[str, Any]:
-    return {
-        "result": report.result,
-        "run": report.run,
-        "name": report.name,
-        "entry": report.entry,
-        "resumed": report.resumed,
-        "basis": report.basis,
-        "steps": [
-            {"step": step, "outcome": "mismatch" if unit.found and unit.found["step"] == step else "match"}
-            for unit in report.units
-            for step in unit.compared
-        ],
-        "units": [unit.to_json() | _explained(unit) for unit in report.units],
-        "differences": {
-            str(unit.found["step"]): {
-                field: {"ledger": expected, "replay": found} for field, (expected, found) in unit.differences.items()
-            }
-            for unit in report.units
-            if unit.found is not None
-        },
-        "compared": len(report.compared),
-        "total": report.steps,
-        "caught": {"one_step": report.one_step, "fraction_0.01": report.fraction(0.01)},
-        "transcript": report.transcript.to_json(),
-        "open_intents": list(report.open_intents),
-        "screen": {
-            "compared": report.screened.compared,
-            "intervals": report.screened.total,
-            "impossible": [{"step": fault.step, "reason": fault.reason} for fault in report.screened.faults],
-        },
-    }
-
-
-def _explained(unit: UnitResult) -> dict[str, Any]:
-    """What is told of a unit, but not signed."""
-    detail: dict[str, Any] = {} if unit.detail is None else {"detail": unit.detail}
-    return detail if unit.value is None else detail | {"value": unit.value.to_json()}
-
-
-def _audit_lines(report: AuditReport) -> Iterator[str]:
-    for item in report.units:
-        where = "initial state" if item.unit.last == report.first else f"steps {item.unit.first}-{item.unit.last}"
-        if item.part is not None:
-            where = f"step {item.unit.first}, {item.part}"
-        reason = "" if item.reason is None else f": {item.reason}"
-        yield f"{where:<16} {item.unit.cause:<8} {item.outcome}{reason}"
-        if item.detail is not None:
-            yield f"  {item.detail}"
-        for field, (expected, found) in item.differences.items():
-            yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
-        if item.value is not None:
-            yield from item.value.lines()
-        if item.differences and item.found is not None and item.found["step"] > report.first:
-            yield from _next_step(report.name, item.found["step"], item.value is not None)
-    screened = report.screened
-    if screened.compared:
-        wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
-        yield f"screen: {screened.compared} of {screened.total} intervals between stored states{wrong}"
-    yield (
-        f"{report.result}: {len(report.compared)} of {report.steps} steps of {report.name} compared bit for bit "
-        f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")
-    )
-    yield (
-        f"one tampered step would have been met with probability {report.one_step:.2f}, "
-        f"1% tampered steps with {report.fraction(0.01):.2f}"
-    )
-
-
-def _next_step(name: str, step: int, stored: bool) -> Iterator[str]:
-    if not stored:
-        yield f"  values    the trainer stored no state after step {step}; only his trace of it tells them"
-    yield f"  next      ledger trace {name} --step {step}, and the trainer's of the same step; then ledger bisect"
-
-
-def _open_intents(report: AuditReport) -> str:
-    listed = ", ".join(map(str, report.open_intents))
-    return (
-        f"note: {len(report.open_intents)} earlier intents of this auditor for run {report.name} have no result and "
-        f"count as failed: entries {listed}"
-    )
-
-
-def _short(value: Any) -> str:
-    return str(value["root"]) if isinstance(value, dict) and "root" in value else str(value)

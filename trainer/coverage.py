@@ -7,7 +7,6 @@ be trusted for its basis.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from typing import Any
 
 from bitwitness.ledger.audit_rules import (
     AuditedRun,
-    caught,
     contradiction,
     covered_parts,
     covered_spans,
+    met,
     mismatch_stands,
     refutation,
+    tampered_steps,
     untrusted,
 )
 from bitwitness.ledger.keys import PublicKey
@@ -102,7 +102,7 @@ class Coverage:
 
     def caught(self, tampered: float) -> float:
         """The probability that a tampered fraction of the steps would have been met, had they lain scattered."""
-        return caught(tampered, self.covered, self.steps)
+        return met(self.covered, self.steps, tampered_steps(tampered, self.steps))
 
     def caught_together(self, tampered: float) -> float:
         """The same for the tamperer's best case: tampered steps that fill as few intervals as can hold them.
@@ -110,11 +110,11 @@ class Coverage:
         1 − C(U − u, m) / C(U, m) for u of U intervals wholly covered and m of them tampered with.
         """
         lengths = sorted((last - first + 1 for first, last in self.intervals), reverse=True)
-        wanted, filled, number = math.ceil(tampered * self.steps), 0, 0
+        wanted, filled, number = tampered_steps(tampered, self.steps), 0, 0
         while filled < wanted and number < len(lengths):
             filled, number = filled + lengths[number], number + 1
         whole = sum(self.least(first, last) > 0 for first, last in self.intervals)
-        return 1.0 - math.comb(len(lengths) - whole, number) / math.comb(len(lengths), number)
+        return met(whole, len(lengths), number)
 
     def least(self, first: int, last: int) -> int:
         """By how many auditors the least covered step of first … last is covered."""

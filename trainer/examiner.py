@@ -71,6 +71,7 @@ class Examiner:
         """
         self.work = work
         self.starts = starts or {}
+        self.passed_over: list[str] = []
         if work is not None:
             transcript.restore(work.hashes)
         self.material, self.history, self.transcript = material, history, transcript
@@ -244,7 +245,14 @@ class _Examination:
             examiner.transcript.restore(examiner.transcript.hashes[: examiner.work.begun])
         wanted = examiner.starts.get((self.unit.first, self.unit.last), self.unit.first - 1)
         states = examiner.trusted_states()
-        state, self.start = nearest_state(self.history, examiner.stored, self.workspace, wanted, states)
+        useless: list[tuple[int, str]] = []
+        state, self.start = nearest_state(
+            self.history, examiner.stored, self.workspace, wanted, states, lambda *told: useless.append(told)
+        )
+        for step, reason in useless:
+            text = f"stored state {step} is {reason}; replayed from step {self.start}"
+            if text not in examiner.passed_over:
+                examiner.passed_over.append(text)
         if (self.unit.first, self.unit.last) in examiner.starts:
             self._go_to(state, wanted)
         return state, None

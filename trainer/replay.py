@@ -73,11 +73,17 @@ def stored_state(history: RunHistory, stored: StoredStates, workspace: Workspace
 
 
 def nearest_state(
-    history: RunHistory, stored: StoredStates, workspace: Workspace, step: int, candidates: Collection[int]
+    history: RunHistory,
+    stored: StoredStates,
+    workspace: Workspace,
+    step: int,
+    candidates: Collection[int],
+    passed_over: Callable[[int, str], None] = lambda step, reason: None,
 ) -> tuple[State, int]:
     """The latest stored state up to `step` that can be read and meets the ledger, else the initial state; and its step.
 
-    One that may be damaged by the way it came is looked at twice. Raises StateUnavailable, StateMismatch.
+    One that may be damaged by the way it came is looked at twice. `passed_over` is told of those that are no use.
+    Raises StateUnavailable, StateMismatch.
     """
     problem: StateUnavailable | StateMismatch | None = None
     first = history.first
@@ -91,6 +97,8 @@ def nearest_state(
                 return stored_state(history, stored, workspace, candidate), candidate
         except (StateUnavailable, StateMismatch) as error:
             problem = problem or error
+            damaged = isinstance(error, StateMismatch)
+            passed_over(candidate, "damaged (not the ledger's)" if damaged else "missing or cannot be read")
     try:
         return stored_state(history, stored, workspace, first), first
     except StateMismatch:

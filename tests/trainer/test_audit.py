@@ -23,6 +23,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify_rows import entry_bytes
 from bitwitness.trainer.audit import audit
+from bitwitness.trainer.audit_text import audit_lines
 from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
 from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train
@@ -45,7 +46,11 @@ def test_an_honest_run_matches(trained: Project) -> None:
     assert next((u.unit.first, u.unit.last, u.unit.cause) for u in report.units) == (0, 0, "init")
     assert (5, 6, "last") in [(u.unit.first, u.unit.last, u.unit.cause) for u in report.units]
     assert len(report.compared) == 4
-    assert report.one_step == 4 / 6
+    assert [*audit_lines(report)][-1] == (
+        "a tampered step outside what every audit replays is met with probability 0.50, 1% of the steps (1) with 0.50"
+    )
+    assert report.drawn == (1, 2)  # (1, 2) and (3, 4): the last unit is in every audit
+    assert report.caught() == report.caught(0.01) == 0.5 and report.caught(0.3) == 1.0
     with trained.open_ledger() as ledger:
         predicate = open_envelope(ledger.entry(report.entry)).statement["predicate"]
         intent = bytes.fromhex(predicate["intent"])
@@ -240,6 +245,12 @@ def test_a_missing_state_is_replaced_by_an_earlier_one(trained: Project) -> None
     report = audit(trained, "r", threads=1)
     assert report.result == "match"
     assert report.compared == (1, 2, 3, 4, 5, 6)
+    assert report.passed_over == (
+        "stored state 4 is missing or cannot be read; replayed from step 0",
+        "stored state 2 is damaged (not the ledger's); replayed from step 0",
+    )
+    text = list(audit_lines(report))
+    assert "  and 4 steps on the way from the initial state" in text
 
 
 def test_changed_data_is_not_called_a_mismatch(trained: Project) -> None:
@@ -254,6 +265,9 @@ def test_changed_data_is_not_called_a_mismatch(trained: Project) -> None:
 def test_ranges(trained: Project) -> None:
     report = audit(trained, "r", steps=(3, 3), threads=1)
     assert report.compared == (3, 4)
+    assert report.caught() is None and "chosen by hand: this says nothing of the others" in [*audit_lines(report)][-1]
+    with pytest.raises(BitwitnessError, match="turn them round"):
+        audit(trained, "r", steps=(4, 3), threads=1)
     with pytest.raises(BitwitnessError, match="steps 5:9"):
         audit(trained, "r", steps=(5, 9), threads=1)
     with pytest.raises(BitwitnessError, match="no run"):
@@ -331,7 +345,7 @@ def test_an_audit_that_died_is_told_of(trained: Project, monkeypatch: pytest.Mon
             audit(trained, "r", threads=1)
     report = audit(trained, "r", samples=9, threads=1)
     assert report.open_intents == (report.entry - 2,)
-    assert report.fraction(0.01) == 1.0
+    assert report.caught() == report.caught(0.01) == 1.0
     finished = audit(trained, "r", threads=1)  # the same audit as the one that died: it goes on with its intent
     assert finished.resumed and finished.open_intents == ()
     assert audit(trained, "r", threads=1).open_intents == ()

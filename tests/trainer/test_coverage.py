@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -158,7 +159,8 @@ def test_mismatches_are_named_whoever_found_them() -> None:
 
 def test_the_chance_that_tampering_was_met() -> None:
     found = measured(entry(10, A, (1, 4, "match")))
-    assert found.caught(0.25) == 1 - 0.75**4
+    assert found.caught(0.25) == pytest.approx(1 - math.comb(8, 3) / math.comb(12, 3))
+    assert found.caught(0.001) == pytest.approx(4 / 12)  # one step at least
     assert found.caught_together(0.25) == pytest.approx(1 / 3)  # 3 steps fit in one of 3 intervals
     assert found.caught_together(0.5) == pytest.approx(2 / 3)
     everything = measured(entry(10, A, (1, 12, "match")))

@@ -1,0 +1,158 @@
+"""What audits and rechecks tell: lines for a person, JSON for a program, one set of numbers for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from bitwitness.ledger.audit_rules import tampered_steps
+from bitwitness.ledger.cli_output import counted, note, say
+
+from .ancestry_audit import AncestryReport
+from .audit import AuditReport
+from .outcome import UnitResult
+from .recheck import RecheckReport
+
+
+def tell(result: AuditReport) -> None:
+    for line in audit_lines(result):
+        say(line)
+    for passed in result.passed_over:
+        note(f"note: {passed}")
+    if result.resumed:
+        note("note: this went on with the audit that was stopped before")
+    if result.open_intents:
+        note(_open_intents(result))
+
+
+def ancestry_json(line: AncestryReport) -> dict[str, Any]:
+    return {
+        "result": line.result,
+        "runs": [audit_json(report) for report in line.reports],
+        "boundaries": [asdict(boundary) for boundary in line.boundaries],
+    }
+
+
+def recheck_json(found: RecheckReport) -> dict[str, Any]:
+    reason = {} if found.reason is None else {"reason": found.reason}
+    return reason | {
+        "result": found.result,
+        "run": found.run,
+        "name": found.name,
+        "audit": found.audit,
+        "auditor": found.auditor,
+        "entry": found.entry,
+        "steps": found.steps,
+        "units": [unit.to_json() | _explained(unit) for unit in found.units],
+        "transcript": found.transcript.to_json(),
+    }
+
+
+def recheck_lines(found: RecheckReport) -> Iterator[str]:
+    where = "not in the log yet" if found.entry is None else f"entry {found.entry}"
+    reason = "" if found.reason is None else f": {found.reason}"
+    yield f"audit {found.audit} of {found.name} by {found.auditor[:16]}…: {found.result}{reason}; {where}"
+    yield f"{found.steps} steps computed again, transcript {found.transcript.root}"
+
+
+def audit_json(report: AuditReport) -> dict[str, Any]:
+    return {
+        "result": report.result,
+        "run": report.run,
+        "name": report.name,
+        "entry": report.entry,
+        "resumed": report.resumed,
+        "notes": list(report.passed_over),
+        "basis": report.basis,
+        "steps": [
+            {"step": step, "outcome": "mismatch" if unit.found and unit.found["step"] == step else "match"}
+            for unit in report.units
+            for step in unit.compared
+        ],
+        "units": [unit.to_json() | _explained(unit) for unit in report.units],
+        "differences": {
+            str(unit.found["step"]): {
+                field: {"ledger": expected, "replay": found} for field, (expected, found) in unit.differences.items()
+            }
+            for unit in report.units
+            if unit.found is not None
+        },
+        "compared": len(report.compared),
+        "total": report.steps,
+        "caught": {"one_step": report.caught(), "fraction_0.01": report.caught(0.01)},
+        "transcript": report.transcript.to_json(),
+        "open_intents": list(report.open_intents),
+        "screen": {
+            "compared": report.screened.compared,
+            "intervals": report.screened.total,
+            "impossible": [{"step": fault.step, "reason": fault.reason} for fault in report.screened.faults],
+        },
+    }
+
+
+def _explained(unit: UnitResult) -> dict[str, Any]:
+    """What is told of a unit, but not signed."""
+    detail: dict[str, Any] = {} if unit.detail is None else {"detail": unit.detail}
+    return detail if unit.value is None else detail | {"value": unit.value.to_json()}
+
+
+def audit_lines(report: AuditReport) -> Iterator[str]:
+    for item in report.units:
+        where = "initial state" if item.unit.last == report.first else f"steps {item.unit.first}-{item.unit.last}"
+        if item.part is not None:
+            where = f"step {item.unit.first}, {item.part}"
+        reason = "" if item.reason is None else f": {item.reason}"
+        yield f"{where:<16} {item.unit.cause:<8} {item.outcome}{reason}"
+        if on_the_way := sum(report.first < step < item.unit.first for step in item.compared):
+            start = "the initial state" if item.start == report.first else f"the stored state {item.start}"
+            yield f"  and {counted(on_the_way, 'step')} on the way from {start}"
+        if item.detail is not None:
+            yield f"  {item.detail}"
+        for field, (expected, found) in item.differences.items():
+            yield f"  {field}: ledger {_short(expected)}, replay {_short(found)}"
+        if item.value is not None:
+            yield from item.value.lines()
+        if item.differences and item.found is not None and item.found["step"] > report.first:
+            yield from _next_step(report.name, item.found["step"], item.value is not None)
+    screened = report.screened
+    if screened.compared:
+        wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
+        yield f"screen: {screened.compared} of {screened.total} intervals between stored states{wrong}"
+    yield (
+        f"{report.result}: {len(report.compared)} of {report.steps} steps of {report.name} compared bit for bit "
+        f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")
+    )
+    if report.result == "match":
+        yield _chance(report)
+
+
+def _chance(report: AuditReport) -> str:
+    one, some = report.caught(), report.caught(0.01)
+    if one is None or some is None:
+        return "the steps were chosen by hand: this says nothing of the others"
+    if report.drawn is not None and not report.drawn[1]:
+        return "every step is in what each audit replays"
+    steps = tampered_steps(0.01, report.steps)
+    return (
+        f"a tampered step outside what every audit replays is met with probability {one:.2f}, "
+        f"1% of the steps ({steps}) with {some:.2f}"
+    )
+
+
+def _next_step(name: str, step: int, stored: bool) -> Iterator[str]:
+    if not stored:
+        yield f"  values    the trainer stored no state after step {step}; only his trace of it tells them"
+    yield f"  next      ledger trace {name} --step {step}, and the trainer's of the same step; then ledger bisect"
+
+
+def _open_intents(report: AuditReport) -> str:
+    listed = ", ".join(map(str, report.open_intents))
+    return (
+        f"note: earlier intents of this auditor for run {report.name} that have no result, and count as failed: "
+        f"{'entry' if len(report.open_intents) == 1 else 'entries'} {listed}"
+    )
+
+
+def _short(value: Any) -> str:
+    return str(value["root"]) if isinstance(value, dict) and "root" in value else str(value)
