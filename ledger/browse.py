@@ -111,7 +111,7 @@ def find_entry(ledger: Ledger, text: str) -> int:
             raise AmbiguousHash(text)
         if found:
             return found[0]
-    raise NoSuchEntry(f"entry {text}", ledger.size)
+    raise NoSuchEntry(f"a run or an entry {text}", ledger.size)
 
 
 def find_step(ledger: Ledger, run: str, step: int) -> int:

@@ -50,7 +50,12 @@ def list_keys(json_output: JsonOption = False) -> None:
 @app.command("generate")
 def generate(
     role: Annotated[str, typer.Option(help=f"One of {', '.join(keys.ROLES)}.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The private key; the public one goes to FILE.pub.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="The private key; the public one goes beside it, alice.pem giving alice.pub."
+        ),
+    ],
     encrypt: Annotated[
         bool, typer.Option("--encrypt", help="Encrypt it; asks for a passphrase, or takes $BITWITNESS_PASSPHRASE.")
     ] = False,

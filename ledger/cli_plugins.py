@@ -12,6 +12,7 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -69,6 +70,14 @@ class LazyGroup(typer.core.TyperGroup):
             command = _load_command(place)
             self.add_command(command, cmd_name)
         return command if cmd_name == "init" else with_project(command)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # The parser itself would suggest only commands that are loaded already.
+        if self.get_command(ctx, args[0]) is None:
+            names = self.list_commands(ctx)
+            if close := get_close_matches(args[0], names, n=1):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         # The overview shows one line of each command, and must not import what stands behind them.

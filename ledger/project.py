@@ -45,7 +45,11 @@ class ProjectNotFound(BitwitnessError):
     """No folder from `start` upwards holds a bitwitness.toml."""
 
     def __init__(self, start: Path) -> None:
-        super().__init__(f"{start} is not in a project; run `ledger init` or give --project DIR")
+        super().__init__(
+            f"{start} is not in a project; run `ledger init` or give --project DIR"
+            if start.is_dir()
+            else f"{start}: the folder does not exist"
+        )
         self.start = str(start)
 
 

@@ -43,6 +43,8 @@ def trace(
     Example: ledger trace demo --step 12
     """
     project = current_project()
+    if out is not None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise BitwitnessError(f"--out {out} is there already, and a trace is evidence; give another --out")
     with counting("replaying") as report:
         found = trace_step(
             project,

@@ -13,6 +13,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_origin
@@ -250,7 +251,13 @@ def load_config(
         table = tomllib.loads(_read(path).decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `ledger init` writes a run.toml to start from") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: a folder; give the configuration of a run, such as {path / 'run.toml'}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not text, but a run's configuration is TOML, as `ledger init` writes it") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from None
     if name is not None:
         table.setdefault("run", {})["name"] = name
@@ -262,6 +269,8 @@ def load_config(
 
 def _read(path: Path) -> bytes:
     """The bytes of a regular file of at most 1 MiB. Raises ConfigError, OSError."""
+    if path.is_dir():
+        raise IsADirectoryError(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO would be waited for
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -283,7 +292,9 @@ def parse_config(table: dict[str, Any], *, where: str) -> RunConfig:
     try:
         return RunConfig.model_validate({**table, "model": model})
     except ValidationError as error:
-        raise ConfigError(f"{where}: {'; '.join(_explain(item) for item in error.errors())}") from None
+        # Unknown keys first: most of what else is wrong then follows from a key that was not written as it is called.
+        found = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+        raise ConfigError(f"{where}: {'; '.join(_explain(item) for item in found)}") from None
 
 
 def config_from_ledger(resolved: dict[str, Any]) -> RunConfig:
@@ -304,10 +315,23 @@ def config_from_ledger(resolved: dict[str, Any]) -> RunConfig:
 
 
 def _explain(item: Any) -> str:
-    parts = [str(part) for part in item["loc"]]
+    parts, kind = [str(part) for part in item["loc"]], [""]
     if parts[:1] == ["model"]:
+        kind = parts[1:2]
         del parts[1:2]  # which kind of model it is
-    return reason(item, where=parts)
+    if parts == ["model", "module"] and item["type"] == "string_pattern_mismatch":
+        return "model.module: must be FILE.py:CLASS, the file in the project folder"
+    said = reason(item, where=parts)
+    if item["type"] == "extra_forbidden":
+        section: Any = UserModel if kind == ["module"] else _SECTIONS.get(parts[0])
+        known = RunConfig if len(parts) == 1 else section
+        names = [] if known is None else [field.alias or name for name, field in known.model_fields.items()]
+        if close := get_close_matches(parts[-1], names, n=1):
+            said += f", did you mean {'.'.join([*parts[:-1], close[0]])}?"
+    return said
+
+
+_SECTIONS = {"run": Run, "data": Data, "model": Model, "optimizer": Optimizer, "schedule": Schedule, "loss": Loss}
 
 
 def _to_ledger(value: Any) -> Any:

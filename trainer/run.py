@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import rfc3339
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_hex
@@ -29,7 +30,7 @@ from bitwitness.ledger.submissions import take_waiting
 from . import own_model, records, start
 from .arithmetic import difference
 from .config import RunConfig, UserModel
-from .data import Dataset, NoSuchDataset, TooShort, WindowStream
+from .data import DataError, Dataset, DatasetDamaged, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run, open_verified_run, verified_leaves
@@ -168,13 +169,32 @@ def train(
         with _stop_signals() as stop:
             if existing is None:
                 state, init = start.begin(project, ledger, config, workspace.layout)
+                stream.check_samples(state.control.cursor, config.data.windows_per_step)  # before anything is recorded
                 writer = _begin(session, state, init)
             else:
                 start.provide(project, existing)
                 if own is not None:
                     own.save(session.folder)
                 state, writer = _resume(session, existing)
-            return go_on(session, state, writer, stop)
+            try:
+                return go_on(session, state, writer, stop)
+            except (BitwitnessError, KernelError) as error:
+                ledger.sign_checkpoint(log)  # what is recorded is covered, however the run stands
+                if (hint := _way_on(error, config.run.name, state.control.step)) is not None:
+                    error.args = (f"{error}; {hint}",)
+                raise
+
+
+def _way_on(error: Exception, name: str, step: int) -> str | None:
+    """What to do about a run that came to step `step` and no further."""
+    if isinstance(error, NotFinite):
+        return (
+            f"run {name} is halted in the log. Lower optimizer.learning_rate, and give the new run a name of its own "
+            "with --name"
+        )
+    if isinstance(error, (DataError, DatasetDamaged)):
+        return f"run {name} is in the log up to step {step}: once the data is whole, `ledger train --resume` goes on"
+    return None
 
 
 def check_threads(threads: int) -> None:

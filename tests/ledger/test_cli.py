@@ -277,15 +277,17 @@ def test_keys_are_listed_and_generated(run: Run, tmp_path: Path) -> None:
     [
         (("log", "--run", "nobody"), 2, "none that is a run nobody"),
         (("log", "--kind", "stpe"), 2, "there is no kind"),
-        (("show", "9999"), 2, "none that is entry 9999"),
-        (("show", "00000000"), 2, "none that is entry 00000000"),
-        (("show", ""), 2, "none that is entry"),
+        (("show", "9999"), 2, "none that is a run or an entry 9999"),
+        (("show", "00000000"), 2, "none that is a run or an entry 00000000"),
+        (("show", ""), 2, "none that is a run or an entry"),
+        (("show", "kc"), 2, "none that is a run or an entry kc"),
         (("prove", "--run", "demo", "--step", "999"), 2, "step 999 of run demo"),
         (("prove", "--run", "nobody", "--step", "1"), 2, "a run nobody"),
         (("prove", "--index", "-1"), 2, "number -1"),
         (("prove", "--index", "9", "--out", "/nonexistent/x"), 2, "no such file or directory"),
-        (("log", "--project", "/nonexistent"), 2, "not in a project"),
-        (("--project", "/nonexistent", "log"), 2, "not in a project"),
+        (("log", "--project", "/nonexistent"), 2, "/nonexistent: the folder does not exist"),
+        (("--project", "/nonexistent", "log"), 2, "/nonexistent: the folder does not exist"),
+        (("log", "--project", "/"), 2, "not in a project"),
     ],
 )
 def test_mistakes_get_one_line(run: Run, arguments: tuple[str, ...], code: int, says: str) -> None:
@@ -357,6 +359,11 @@ def test_ctrl_c_is_one_line_whenever_it_comes(
         )
         result = subprocess.run([sys.executable, "-c", script], cwd=sample, capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (130, "interrupted\n")
+
+
+def test_a_mistyped_command_is_told_what_it_may_be(run: Run) -> None:
+    code, out, err = run("trian")
+    assert code == 2 and out == "" and "No such command 'trian'. Did you mean 'train'?" in err
 
 
 # Plug-in commands -----------------------------------------------------------------------------------------

@@ -77,6 +77,25 @@ def test_each_fault_is_one_line_that_names_its_key(section: str, key: str, value
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[modle]\nlayers = 1\n", "unknown key modle, did you mean model?; the key run is missing"),
+        ("[run]\nnmae = 'a'\n", "unknown key run.nmae, did you mean run.name?; "),
+        ("[run]\nform = 'a@1'\n", "unknown key run.form, did you mean run.from?; "),
+        ("[model]\nlayer = 1\n", "unknown key model.layer, did you mean model.layers?; "),
+        ("[model]\nmodule = 'a.py'\n", "model.module: must be FILE.py:CLASS, the file in the project folder"),
+    ],
+)
+def test_a_key_that_is_not_known_comes_first_with_what_it_may_be(tmp_path: Path, text: str, said: str) -> None:
+    (path := tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    told = str(caught.value).removeprefix(f"{path}: ")
+    assert told.startswith(said) if "unknown" in said else said in told.split("; ")
+    assert "^" not in told
+
+
 def test_missing_sections_and_unknown_presets(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "none.toml")
@@ -98,8 +117,11 @@ def test_only_a_regular_file_of_sane_size_is_read(tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), tmp_path / "fifo", tmp_path / "large"):
         with pytest.raises(ConfigError, match="not a regular file of at most 1 MiB"):
             load_config(path)
-    with pytest.raises(ConfigError, match="not readable"):
+    with pytest.raises(ConfigError, match=r"a folder; give the configuration of a run, such as .*/run\.toml$"):
         load_config(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not text, but a run's configuration is TOML"):
+        load_config(tmp_path / "binary")
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,7 @@ def test_the_commands(trained: Project, ledger: Ledger, honest: Path, tmp_path: 
     ("words", "said"),
     [
         (["trace", "r", "--step", "9"], "it has 1 to 6"),
+        (["trace", "r", "--step", "4", "--out", "{honest}"], "give another --out"),
         (["trace", "r", "--step", "4", "--call", "0"], "such as 0.17"),
         (["trace", "r", "--step", "4", "--call", "0.9999"], "has no call 0.9999"),
         (["bisect", "{honest}", "nowhere"], "`ledger trace` makes one"),

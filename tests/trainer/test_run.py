@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -20,13 +21,14 @@ from bitwitness.ledger.merkle import leaf_hash
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.submissions import leave
-from bitwitness.trainer.data import DatasetDamaged
+from bitwitness.trainer.data import DatasetDamaged, WindowStream
 from bitwitness.trainer.history import LedgerNotVerified, open_run, open_verified_run
 from bitwitness.trainer.memory import NotEnoughMemory
 from bitwitness.trainer.record_check import check_record
 from bitwitness.trainer.replay import ReplayMismatch
 from bitwitness.trainer.run import Progress, RunFinished, RunNameTaken, RunResult, train
 from bitwitness.trainer.state import state_folder
+from bitwitness.trainer.step import NotFinite
 
 from .conftest import make_project, small_config
 
@@ -286,4 +288,37 @@ def test_damaged_data_is_not_trained_on(project: Project) -> None:
     shard.write_bytes(data)
     with pytest.raises(DatasetDamaged, match="the ledger commits to"):
         run(project)
-    assert kinds(project) == ["run"]
+    with project.open_ledger() as ledger:  # nothing is recorded, so the same command works once the data is whole
+        assert open_run(ledger, "r", missing_ok=True) is None
+
+
+def test_a_run_whose_data_is_damaged_later_says_how_it_goes_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(self: WindowStream, first: int, count: int) -> None:
+        if first >= 12:
+            raise DatasetDamaged("text: damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowStream, "check_samples", check)
+        with pytest.raises(DatasetDamaged, match="up to step 2: once the data is whole, `ledger train --resume` goes"):
+            run(project)
+    assert covered(project)
+    assert run(project, resume=True).outcome == "completed"
+
+
+def test_a_run_without_finite_numbers_says_what_to_lower(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(*_given: object) -> None:
+        raise NotFinite(1, math.nan, 1.0)
+
+    monkeypatch.setattr("bitwitness.trainer.run.step", step)
+    with pytest.raises(NotFinite, match=r"halted in the log. Lower optimizer.learning_rate"):
+        run(project)
+    assert kinds(project)[-1] == "halt" and covered(project)
+
+
+def covered(project: Project) -> bool:
+    """Whether the last checkpoint is over every entry."""
+    with project.open_ledger() as ledger:
+        note = ledger.latest_checkpoint()
+        return note is not None and int(note.splitlines()[1]) == ledger.size
