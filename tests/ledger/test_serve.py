@@ -332,6 +332,46 @@ def test_an_edited_entry_is_called_wrong(project: Project, tmp_path: Path) -> No
     assert "the signature is not by key" in leaf_too.text
 
 
+def test_edited_tables_are_not_shown_as_signed(project: Project, tmp_path: Path) -> None:
+    """Numbers of steps and evals are the entries'; a page says where tables differ, and that its chart is theirs."""
+    path = tmp_path / "ledger.db"
+    shutil.copy(project.ledger_path, path)
+    name = "demo"
+    sound = ask(path, f"/runs/{name}").text
+    assert "Drawn from the derived tables" in sound and "tables edited" not in sound
+    assert re.search(r"tokens/s <span class=\"dim\">of the newest [0-9]+ steps", sound)
+    with sqlite3.connect(path) as connection:
+        query = "SELECT entry, step FROM steps WHERE run = (SELECT entry FROM runs WHERE name = ?) ORDER BY step DESC"
+        (_, last), (other, _) = connection.execute(query, (name,)).fetchmany(2)
+    before = ask(path, f"/runs/{name}/steps/{last}").text
+    assert "record verified" in before and "tables edited" not in before
+    with sqlite3.connect(path) as connection:
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("UPDATE steps SET loss = 0.1, norm = 0.2")
+        connection.execute("UPDATE evals SET mean = 0.3")
+    edited = ask(path, f"/runs/{name}/steps/{last}").text
+    assert "record WRONG" in edited and "record verified" not in edited
+    assert not re.search("0[.][123]000", edited)
+    for page in (f"/runs/{name}", f"/runs/{name}/steps?from={last}"):
+        text = ask(path, page).text
+        assert "tables edited" in text and not re.search("<td[^>]*>0[.][123]000|<dd[^>]*>0[.][123]000", text)
+    assert not re.search("<td[^>]*>0[.][123]000", ask(path, "/runs").text)
+    # A row that leads to the entry of another step is no proof of this one.
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE steps SET entry = -1 WHERE entry = ?", (other,))
+        connection.execute("UPDATE steps SET entry = ? WHERE step = ?", (other, last))
+    connection.close()
+    assert "record WRONG" in ask(path, f"/runs/{name}/steps/{last}").text
+
+
+def test_paths_do_not_end_in_a_slash_and_commands_wrap(project: Project) -> None:
+    text = ask(project.ledger_path, "/runs/demo/steps/1").text
+    crumbs = text.partition('<nav class="crumbs"')[2].partition("</nav>")[0]
+    assert crumbs.count("/</span>") == crumbs.count("<a ") - 1 > 0
+    assert '<pre class="cmd wrap">curl' in text
+
+
 def test_the_public_sees_records_and_nothing_of_the_machine(project: Project) -> None:
     for path in (
         "/-/databases.json",

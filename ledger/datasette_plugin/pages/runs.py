@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from .. import signed_rows
 from ..answers import Asked, NotHere, Page
 from ..chart import MAX_BUCKETS, Bucket, Event, Mark, loss_chart
 from ..config_view import grouped
@@ -26,7 +27,23 @@ _SUMMARY = """
 
 def summaries(asked: Asked, limit: int, offset: int = 0) -> list[dict[str, Any]]:
     """Runs with progress, losses and audits, the newest first."""
-    return asked.rows(_SUMMARY + " ORDER BY runs.entry DESC LIMIT ? OFFSET ?", limit, offset)
+    found = asked.rows(_SUMMARY + " ORDER BY runs.entry DESC LIMIT ? OFFSET ?", limit, offset)
+    return [_with_signed(asked, row) for row in found]
+
+
+def _with_signed(asked: Asked, summary: dict[str, Any]) -> dict[str, Any]:
+    """A run's summary with its last losses as their entries have them; `edited` says that the tables have others."""
+    run, of_run = summary["run"], summary["hash"]
+    step = asked.rows("SELECT * FROM steps WHERE run = ? AND step = ?", run, summary["last_step"])
+    measured = asked.rows("SELECT * FROM evals WHERE run = ? ORDER BY step DESC, entry DESC LIMIT 1", run)
+    signed = {**summary, "edited": False}
+    for row in signed_rows.steps(asked, of_run, step):
+        values = {"last_step": row["step"], "last_loss": row["loss"], "last_loss_bits": row["loss_bits"]}
+        signed = {**signed, **values, "edited": row["edited"]}
+    for row in signed_rows.evals(asked, of_run, measured):
+        values = {"last_eval": row["mean"], "last_eval_bits": row["mean_bits"]}
+        signed = {**signed, **values, "edited": signed["edited"] or row["edited"]}
+    return signed
 
 
 def find_run(asked: Asked) -> dict[str, Any]:
@@ -51,6 +68,7 @@ def run(asked: Asked) -> Page:
     summary = asked.row(_SUMMARY + " WHERE runs.entry = ?", entry)
     if summary is None:
         raise NotHere("This run has no summary; `ledger rebuild` makes it again.")
+    summary = _with_signed(asked, summary)
     first, last = steps_of(asked, entry)
     buckets, totals = _buckets(asked, entry, first, last)
     evals = asked.rows("SELECT * FROM evals WHERE run = ? ORDER BY step, entry", entry)
@@ -83,13 +101,17 @@ def run(asked: Asked) -> Page:
             "first_step": first,
             "steps_made": max(last - first + 1, 0) if totals["count"] else 0,
             "totals": totals,
-            "evals": evals[-12:][::-1],
+            "evals": signed_rows.evals(asked, row["hash"], evals[-12:][::-1]),
             "eval_count": len(evals),
             "events": events,
             "states": states[-12:][::-1],
             "state_count": len(states),
             "audits": audits,
-            "recent_steps": asked.rows("SELECT * FROM steps WHERE run = ? ORDER BY step DESC LIMIT 8", entry),
+            "recent_steps": signed_rows.steps(
+                asked,
+                row["hash"],
+                asked.rows("SELECT * FROM steps WHERE run = ? ORDER BY step DESC LIMIT 8", entry),
+            ),
         },
     )
 
@@ -130,8 +152,8 @@ def _buckets(asked: Asked, entry: int, first: int, last: int) -> tuple[list[Buck
     seconds = sum(row[7] or 0 for row in rows)
     tokens = sum(row[6] for row in rows)
     recent = asked.ledger.connection.execute(
-        "SELECT sum(tokens), sum(seconds) FROM (SELECT tokens, seconds FROM steps WHERE run = ? AND seconds IS NOT NULL"
-        " ORDER BY step DESC LIMIT 100)",
+        "SELECT sum(tokens), sum(seconds), count(*) FROM ("
+        "SELECT tokens, seconds FROM steps WHERE run = ? AND seconds IS NOT NULL ORDER BY step DESC LIMIT 100)",
         (entry,),
     ).fetchone()
     totals = {
@@ -139,6 +161,7 @@ def _buckets(asked: Asked, entry: int, first: int, last: int) -> tuple[list[Buck
         "tokens": tokens,
         "seconds": seconds or None,
         "rate": tokens / seconds if seconds else None,
+        "recent": recent[2],
         "recent_rate": recent[0] / recent[1] if recent[1] else None,
     }
     return buckets, totals

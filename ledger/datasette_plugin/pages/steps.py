@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from .. import signed_rows
 from ..answers import Asked, Moved, NotHere, Page
 from ..evidence import evidence
 from .runs import find_run
@@ -42,6 +44,7 @@ def index(asked: Asked) -> Page | Moved:
         start,
         start + PER_PAGE,
     )
+    rows = signed_rows.steps(asked, run["hash"], rows)
     for row in rows:
         row["units"] = [unit for unit in units if unit["first"] <= row["step"] <= unit["last"]]
     return Page(
@@ -69,6 +72,13 @@ def step(asked: Asked) -> Page | Moved:
             return Moved(asked.links.entry(run["entry"]))
         raise NotHere(f"Run {run['name']} has no step {number} in this ledger.")
     found = evidence(asked, row["entry"])
+    if found.kind != "step":
+        raise NotHere(
+            f"The tables of this ledger name entry {row['entry']} for the step, which is none: `ledger fsck`."
+        )
+    (shown,) = signed_rows.steps(asked, run["hash"], [row])
+    row = {**shown, "edited": shown["edited"] or shown["step"] != number}
+    found = replace(found, checks=(*found.checks, signed_rows.check(row)))
     signed = found.predicate["computed"]["scalars"]
     scalars = [(SCALARS.get(name, name), signed[name]) for name in sorted(signed, key=_scalar_order)]
     context = {"found": found, "scalars": scalars, **_around(asked, run, row)}
@@ -82,7 +92,7 @@ def _scalar_order(name: str) -> tuple[int, str]:
 
 def _around(asked: Asked, run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """What surrounds a step: its neighbours, audits, held-out losses, and the state stored there."""
-    entry, number = run["entry"], row["step"]
+    entry, number = run["entry"], int(asked.parts["number"])
     near = "SELECT step FROM steps WHERE run = ? AND step "
     return {
         "run": run,
@@ -96,7 +106,11 @@ def _around(asked: Asked, run: dict[str, Any], row: dict[str, Any]) -> dict[str,
             number,
             number,
         ),
-        "evals": asked.rows("SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", entry, number),
+        "evals": signed_rows.evals(
+            asked,
+            run["hash"],
+            asked.rows("SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", entry, number),
+        ),
         "states": asked.rows("SELECT * FROM states WHERE run = ? AND step = ? ORDER BY entry", entry, number),
         "releases": asked.rows("SELECT * FROM releases WHERE run = ? AND step = ? ORDER BY entry", entry, number),
     }
