@@ -118,9 +118,10 @@ def audit(
     and BitwitnessError where it cannot begin.
     """
     check_threads(threads)
-    if (steps is not None or uncovered) and (beacon is not None or intent is not None):
+    by_hand = steps is not None or uncovered
+    if by_hand and (beacon is not None or intent is not None):
         raise BitwitnessError("steps chosen by hand go with no beacon and with no announced sample; leave out --steps")
-    if evals is not None and (steps is not None or uncovered or part is not None or screen or beacon or intent):
+    if evals is not None and (by_hand or part is not None or screen or beacon or intent):
         raise BitwitnessError("--eval names what is computed again; it goes with no steps, parts, beacon or screen")
     if part is not None and steps is None:
         raise BitwitnessError("one part is audited of steps that you name: give --steps A:B, too")
@@ -135,23 +136,19 @@ def audit(
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
         if part is not None:
             require_part(history, part)
-        evaluated: list[int] = []
+        alone: list[int] | None = None  # with --eval: the steps whose held-out losses are computed again
         if evals is not None:
-            evaluated, part = eval_audit.find_steps(history, evals), eval_audit.EVAL
-            steps = evaluated[0], evaluated[-1]
+            alone, part = eval_audit.find_steps(history, evals), eval_audit.EVAL
+            steps = alone[0], alone[-1]
         trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
         if uncovered:
             steps = _next(venue.project, ledger, name, auditor.keyid)
         if intent is None:
-            first, last = steps or (history.first, history.last_step if until is None else until)
-            if first > last:
-                raise BitwitnessError(f"steps {first}:{last}: the first comes after the last; turn them round")
-            if not history.first <= first <= last <= history.last_step:
-                has = f"which has steps {history.first} to {history.last_step}"
-                raise BitwitnessError(f"steps {first}:{last} are not in run {name}, {has}{_elsewhere(history)}")
+            span = steps or (history.first, history.last_step if until is None else until)
+            _require_span(history, span)
             named = NONE if beacon is None else choose(beacon, trust, round(time.time()))
             work, announced = _announce(
-                venue, ledger, history, (first, last), samples, named, drawn=steps is None, open_end=until is None
+                venue, ledger, history, span, samples, named, drawn=steps is None, open_end=until is None
             )
         else:
             announced = _reopen(history, auditor.keyid, intent)
@@ -165,32 +162,19 @@ def audit(
             signed = venue.checkpoint(ledger)
             given = obtain(ledger, name, announced.index, said["beacon"], signed, trust, round_file)
         seed = sample_seed(announced.leaf_hash, b"" if given is None else given.value)
-        chosen = _choose(history, seed, said["samples"], steps, said["last"])
+        if part is None:
+            chosen = _choose(history, seed, said["samples"], steps, said["last"])
+        else:
+            chosen = _single_steps(history, (said["first"], said["last"]), alone)
         transcribed = Transcript(seed, auditor.keyid)
         examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work)
         screened = examiner.screen() if screen else Screened(0, len(history.states), ())
-        broken = machine_fault(threads)
-        if part is not None:
-            chosen = [
-                Unit(step, step, "chosen") for step in range(max(history.first + 1, said["first"]), said["last"] + 1)
-            ]
-            chosen = [unit for unit in chosen if evals is None or unit.first in evaluated]
-        if broken:
-            replayed = []
-        elif part is not None:
-            replayed = [examiner.part(unit, part) for unit in chosen]
-        else:
-            replayed = examiner.examine(chosen, report)
-        if (broken := broken or machine_fault(threads)) is not None:
-            results = unproven(chosen, broken)
-        elif part is not None:
-            results = replayed
-        else:
-            results = with_faults(history, replayed, examiner.faults)
+        results = _examine(examiner, chosen, part, threads, report)
         compared = tuple(sorted({step for item in results for step in item.compared if step > history.first}))
         result = _overall(results)
         transcript = examiner.transcript.commit()
         predicate: Json = {
+            **({} if given is None else {"beacon": given.given}),
             "arithmetic": this_builds(history.genesis["arithmetic"]),
             "basis": "self-chosen" if given is None else "beacon",
             "code": code_commitment().to_json(),
@@ -204,8 +188,6 @@ def audit(
             "transcript": transcript.to_json(),
             "units": [item.to_json() for item in results],
         }
-        if given is not None:
-            predicate["beacon"] = given.given
         data = seal(entries.statement("audit", None, predicate), auditor)
         venue.refresh(ledger)
         entry = venue.conclude(ledger, data, still_verified(venue.project, ledger, history, announced))
@@ -238,10 +220,35 @@ def _drawn(history: RunHistory, chosen: list[Unit], last: int) -> tuple[int, int
     return count, len(history.units(last)) - always
 
 
-def _elsewhere(history: RunHistory) -> str:
-    if history.parent is None:
-        return ""
-    return f"; those up to {history.first} are steps of run {history.parent.name}, and --history reaches across"
+def _require_span(history: RunHistory, span: tuple[int, int]) -> None:
+    """Raise BitwitnessError unless the run has these steps."""
+    first, last = span
+    if first > last:
+        raise BitwitnessError(f"steps {first}:{last}: the first comes after the last; turn them round")
+    if history.first <= first and last <= history.last_step:
+        return
+    elsewhere = ""
+    if history.parent is not None:
+        elsewhere = (
+            f"; those up to {history.first} are steps of run {history.parent.name}, and --history reaches across"
+        )
+    raise BitwitnessError(
+        f"steps {first}:{last} are not in run {history.name}, which has steps {history.first} to {history.last_step}"
+        f"{elsewhere}"
+    )
+
+
+def _examine(
+    examiner: Examiner, chosen: list[Unit], part: str | None, threads: int, report: Callable[[int, int], None]
+) -> list[UnitResult]:
+    """The outcome of every unit. A machine that computes wrong, before or after, proves nothing."""
+    broken, results = machine_fault(threads), []
+    if broken is None:
+        results = examiner.examine(chosen, report) if part is None else [examiner.part(unit, part) for unit in chosen]
+        broken = machine_fault(threads)
+    if broken is not None:
+        return unproven(chosen, broken)
+    return results if part is not None else with_faults(examiner.history, results, examiner.faults)
 
 
 def _next(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
@@ -333,6 +340,12 @@ def _choose(
         every = ([(start, start)] if first == start else []) + history.units()
         return [Unit(a, b, "chosen") for a, b in every if b >= first and a <= last]
     return history.select(last_step, seed, samples)
+
+
+def _single_steps(history: RunHistory, span: tuple[int, int], alone: list[int] | None) -> list[Unit]:
+    """The steps of `span` each as a unit, of which one part is computed again; only those of `alone` if it is given."""
+    steps = range(max(history.first + 1, span[0]), span[1] + 1)
+    return [Unit(step, step, "chosen") for step in steps if alone is None or step in alone]
 
 
 def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fault]) -> list[UnitResult]:

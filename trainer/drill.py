@@ -283,7 +283,7 @@ class _StopAt(Stop):
         self._state, self._last = state, last
 
     @property
-    def asked(self) -> bool:  # type: ignore[override]
+    def asked(self) -> bool:
         return self._state.control.step >= self._last
 
 
