@@ -13,8 +13,6 @@ from typing import Any
 
 from . import keys
 from ._fields import (
-    ARITHMETIC,
-    BLS_SIGNATURE,
     CODE,
     COUNT,
     F32,
@@ -22,12 +20,10 @@ from ._fields import (
     FILE,
     FREE,
     HASH,
-    HOST,
     LABEL,
     NAME,
     ORIGIN,
     POSITIVE,
-    SIGNATURE,
     TIME,
     U64,
     VERSION,
@@ -38,6 +34,28 @@ from ._fields import (
     items,
     mapping,
     record,
+)
+from ._kind_fields import (
+    ARITHMETIC_USE,
+    CHAIN,
+    CODE_TREE,
+    CONTROL,
+    COSIGNATURE,
+    DATASET_USE,
+    DERIVATION,
+    GENESIS_CHAIN,
+    OBSERVATION,
+    OBSERVED,
+    OPTIMIZER,
+    OUTCOMES,
+    ROUND,
+    SHA256,
+    SIGNER,
+    STATE,
+    STEP,
+    STEP_OF_RUN,
+    TREE,
+    WEIGHTS,
 )
 from ._rules import (
     Rule,
@@ -107,84 +125,7 @@ class Kind:
         return self.roles
 
 
-# Shared pieces --------------------------------------------------------------------------------------------
-
-SIGNER = Field("signer", HASH, note="the keyid that signs the envelope")
-WEIGHTS = commitment("weights/1")
-OPTIMIZER = commitment("optimizer/1")
-CODE_TREE = commitment("code/1")
-TREE, SHA256 = "bitwitnessTree1", "sha256"
-
-_CHAIN = (
-    Field("run", HASH, note="leaf hash of the run's genesis entry"),
-    Field("seq", POSITIVE, note="position in the run; the genesis is 0"),
-    Field("prev", HASH, note="leaf hash of the run's entry seq-1"),
-    Field("history", commitment("history/1"), note="over the run's entries 0 … seq-1"),
-)
-_GENESIS_CHAIN = (
-    Field("seq", COUNT, note="0"),
-    Field("history", commitment("history/1"), note="size 0"),
-)
-_CONTROL = record(
-    Field("step", COUNT, note="updates made"),
-    Field("tokens", COUNT, note="valid tokens trained on so far"),
-    Field("cursor", COUNT, note="the next window of the data sequence"),
-)
-_OBSERVED = record(
-    Field("time", TIME),
-    Field("host", HOST, optional=True, note="a random id, never a host's name"),
-    Field("threads", POSITIVE, optional=True),
-    Field("seconds_us", COUNT, optional=True, note="duration in microseconds"),
-    Field("versions", mapping(LABEL), optional=True, note="name → version of libraries, compiler, target"),
-)
-OBSERVED = Field("observed", _OBSERVED, note="never compared on replay")
-_ARITHMETIC = record(
-    Field("version", ARITHMETIC),
-    Field("operators", mapping(POSITIVE, low=1, high=256), note="name → version of those that the run uses"),
-    Field("functions", mapping(POSITIVE, low=1, high=256), note="name → version of those that they and the data use"),
-    Field("digest", HASH, note="of the rows of the operator table that these are (docs/arithmetic.md)"),
-)
-_DATASET_USE = record(
-    Field("name", NAME),
-    Field("role", enum("train", "held-out")),
-    Field("entry", HASH, note="leaf hash of the dataset entry"),
-    Field("dataset", commitment("dataset/1")),
-)
-_STEP = Field("step", COUNT, note="state after this many updates")
-_STATE = Field("state", HASH, note="state digest")
-_STEP_OF_RUN = (Field("run", HASH, note="leaf hash of the run's genesis entry"), _STEP, _STATE)
 _RUN_SUBJECT = (Subject("run", SHA256, "run"),)
-_COSIGNATURE = record(
-    Field("public", HASH, note="the witness's raw public key"),
-    Field("size", POSITIVE, note="of the checkpoint that it cosigned"),
-    Field("root", HASH, note="of that checkpoint"),
-    Field("time", COUNT, note="seconds since 1970, by the witness"),
-    Field("signature", SIGNATURE),
-    Field("proof", items(HASH, high=63), note="that the audit-intent is in that checkpoint's tree"),
-)
-_ROUND = record(
-    Field("randomness", HASH, note="SHA-256 of the signature's bytes"),
-    Field("signature", BLS_SIGNATURE),
-)
-_DERIVATION = record(
-    Field("rule", enum("cast/1", "merge/1"), note="docs/formats/derivations.md"),
-    Field(
-        "sources",
-        items(
-            record(
-                Field("release", HASH, note="leaf hash of the release entry"),
-                Field("weights", WEIGHTS),
-                Field("factor", F32, optional=True, note="of a merge"),
-            ),
-            low=1,
-            high=64,
-        ),
-        note="step and state of the release are those of the first",
-    ),
-)
-OUTCOMES = ("match", "mismatch", "unavailable", "redacted", "inconclusive")
-
-
 _CHAINED = ("history.size is seq", history_is_before)
 _STATE_RULE = ("state is the digest of control, optimizer and weights", state_is_its_digest)
 _STEP_RULE = ("control.step is step", control_is_step)
@@ -249,15 +190,15 @@ _TABLE = (
         (Subject("weights", TREE, "weights.root"),),
         (
             SIGNER,
-            *_GENESIS_CHAIN,
+            *GENESIS_CHAIN,
             Field("name", NAME, note="a label; the run's identity is this entry's leaf hash"),
             Field("config", FREE, note="resolved, all defaults written out"),
             Field("seed", U64),
             Field(
                 "datasets",
-                items(_DATASET_USE, low=1, high=32),
+                items(DATASET_USE, low=1, high=32),
             ),
-            Field("arithmetic", _ARITHMETIC),
+            Field("arithmetic", ARITHMETIC_USE),
             Field("record", VERSION, note="version of the step record, now 1"),
             Field("origin", ORIGIN, note="of the log that this run is written to"),
             Field("steps", COUNT, note="planned: the number of the last step"),
@@ -287,10 +228,10 @@ _TABLE = (
                 optional=True,
                 note="where config names a module of the user's",
             ),
-            Field("control", _CONTROL),
+            Field("control", CONTROL),
             Field("weights", WEIGHTS),
             Field("optimizer", OPTIMIZER),
-            _STATE,
+            STATE,
             Field(
                 "constants",
                 mapping(HASH),
@@ -316,7 +257,7 @@ _TABLE = (
         _RUN_SUBJECT,
         (
             SIGNER,
-            *_CHAIN,
+            *CHAIN,
             Field("from", COUNT, note="step of the stored state that was loaded"),
             Field("state", HASH, note="its state digest"),
             Field("step", COUNT, note="last step of the run that stood in the ledger; up to it steps are redone"),
@@ -332,13 +273,13 @@ _TABLE = (
         (Subject("weights", TREE, "computed.weights.root"),),
         (
             SIGNER,
-            *_CHAIN,
+            *CHAIN,
             Field(
                 "computed",
                 record(
                     Field("step", POSITIVE),
-                    Field("control", _CONTROL),
-                    _STATE,
+                    Field("control", CONTROL),
+                    STATE,
                     Field("weights", WEIGHTS),
                     Field(
                         "optimizer",
@@ -373,14 +314,14 @@ _TABLE = (
         (Subject("weights", TREE, "weights.root"), Subject("optimizer", TREE, "optimizer.root")),
         (
             SIGNER,
-            *_CHAIN,
-            _STEP,
-            _STATE,
-            Field("control", _CONTROL),
+            *CHAIN,
+            STEP,
+            STATE,
+            Field("control", CONTROL),
             Field("weights", WEIGHTS),
             Field("optimizer", OPTIMIZER),
             Field("bytes", POSITIVE, note="of the tensors stored"),
-            Field("observed", _OBSERVED, optional=True, note="never compared on replay"),
+            Field("observed", OBSERVATION, optional=True, note="never compared on replay"),
         ),
         "A state was stored, from which a replay can start.",
         chained=True,
@@ -392,11 +333,11 @@ _TABLE = (
         (Subject("weights", TREE, "weights.root"),),
         (
             SIGNER,
-            *_CHAIN,
-            _STEP,
-            _STATE,
+            *CHAIN,
+            STEP,
+            STATE,
             Field("weights", WEIGHTS),
-            Field("dataset", _DATASET_USE),
+            Field("dataset", DATASET_USE),
             Field(
                 "computed",
                 record(
@@ -419,9 +360,9 @@ _TABLE = (
         _RUN_SUBJECT,
         (
             SIGNER,
-            *_CHAIN,
+            *CHAIN,
             Field("step", COUNT, note="last step whose update was made"),
-            _STATE,
+            STATE,
             Field("reason", enum("interrupted", "nan", "inf", "error")),
             Field("loss", F64, optional=True, note="of the step that was not made"),
             Field("norm", F64, optional=True),
@@ -437,10 +378,10 @@ _TABLE = (
         (Subject("weights", TREE, "weights.root"),),
         (
             SIGNER,
-            *_CHAIN,
-            _STEP,
-            _STATE,
-            Field("control", _CONTROL),
+            *CHAIN,
+            STEP,
+            STATE,
+            Field("control", CONTROL),
             Field("weights", WEIGHTS),
             Field("optimizer", OPTIMIZER),
             OBSERVED,
@@ -487,8 +428,8 @@ _TABLE = (
                 "beacon",
                 record(
                     Field("kind", enum("cosignature", "round"), note="as the audit-intent names it"),
-                    Field("cosignature", _COSIGNATURE, note="the beacon, or what was there before the round"),
-                    Field("round", _ROUND, when=("kind", "round")),
+                    Field("cosignature", COSIGNATURE, note="the beacon, or what was there before the round"),
+                    Field("round", ROUND, when=("kind", "round")),
                 ),
                 when=("basis", "beacon"),
             ),
@@ -538,7 +479,7 @@ _TABLE = (
             ),
             Field("transcript", commitment("transcript/1")),
             Field("code", CODE_TREE),
-            Field("arithmetic", _ARITHMETIC),
+            Field("arithmetic", ARITHMETIC_USE),
             OBSERVED,
         ),
         "Steps were replayed and compared.",
@@ -557,7 +498,7 @@ _TABLE = (
             Field("steps", COUNT, note="steps computed again"),
             Field("transcript", commitment("transcript/1"), note="as computed again, under the audit's own key"),
             Field("code", CODE_TREE),
-            Field("arithmetic", _ARITHMETIC),
+            Field("arithmetic", ARITHMETIC_USE),
             OBSERVED,
         ),
         "Another auditor's audit was computed again.",
@@ -571,7 +512,7 @@ _TABLE = (
             SIGNER,
             Field("model", NAME),
             Field("version", POSITIVE),
-            *_STEP_OF_RUN,
+            *STEP_OF_RUN,
             Field("weights", WEIGHTS),
             Field("dtype", enum(*DTYPES)),
             Field(
@@ -579,7 +520,7 @@ _TABLE = (
                 items(record(Field("name", FILE), Field("sha256", HASH), Field("bytes", COUNT)), low=1, high=128),
             ),
             Field("license", LABEL, optional=True),
-            Field("derivation", _DERIVATION, optional=True, note="the weights follow from other releases of the run"),
+            Field("derivation", DERIVATION, optional=True, note="the weights follow from other releases of the run"),
             Field("time", TIME),
         ),
         "A version of a model: the weights of one step of a run, or what derives from them, and the files that carry"
