@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,8 @@ def init(
         f"keep {project.key_path('root')} offline: it alone enrols keys, and daily work does not need it"
         + ("" if passphrase else "; the keys are not encrypted")
     )
+    inside = "" if project.root == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    cli_output.note(f"next: {inside}ledger data build STDLIB --include '*.py' --max-bytes 4M --name pystdlib")
 
 
 def serve(

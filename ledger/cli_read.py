@@ -10,6 +10,7 @@ import typer
 
 from . import cli_output
 from .cli_options import JsonOption, current_project
+from .lock import being_written
 from .merkle import MAX_SIZE
 
 
@@ -55,6 +56,8 @@ def show(
             sys.stdout.buffer.write(ledger.entry(index))
             return
         facts = run_summary(ledger, run) if run is not None else None
+        if facts is not None and facts["status"] == "running" and not being_written(ledger.path):
+            facts["status"] = f"not finished; `ledger train RUN.TOML --resume` of {facts['name']} goes on"
     if json_output:
         answer = item.to_json()
         cli_output.emit_json(answer if facts is None else {"run": facts, "genesis": answer})

@@ -76,6 +76,26 @@ class WriterLock:
             self._descriptor = -1
 
 
+def being_written(database: Path) -> bool:
+    """Whether a live process has the ledger, by what its lock file says; takes no lock, so it is in nobody's way."""
+    real = database.resolve()
+    try:
+        descriptor = os.open(real.with_name(real.name + ".lock"), _FLAGS & ~(os.O_RDWR | os.O_CREAT) | os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        pid = _read_pid(descriptor) if _is_lock(descriptor) else 0
+    finally:
+        os.close(descriptor)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return pid > 0
+
+
 # Never through a symlink, nor waiting for a FIFO's other end.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _MAX_LOCK = 32

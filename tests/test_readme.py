@@ -25,6 +25,11 @@ def test_readme_and_demo_tell_the_same() -> None:
         assert command in demo, f"the demo does not run: {command}"
 
 
+def test_no_page_promises_a_table_that_is_empty() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert re.search(r"<!-- operators -->\n[^<\s]", text)
+
+
 def test_every_linked_page_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):

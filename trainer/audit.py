@@ -69,6 +69,8 @@ class AuditReport:
     """How many units were drawn, of how many that are not in every audit; None where they were chosen by hand."""
     passed_over: tuple[str, ...] = ()
     """What is told of stored states that could not be used."""
+    ended: bool = False
+    """Whether the run has its last step."""
 
     @property
     def steps(self) -> int:
@@ -208,6 +210,7 @@ def audit(
         first=history.first,
         drawn=_drawn(history, chosen, said["last"]),
         passed_over=tuple(examiner.passed_over),
+        ended=history.ended,
     )
 
 

@@ -14,7 +14,7 @@ import typer
 
 from bitwitness.ledger.cli_files import read_file
 from bitwitness.ledger.cli_options import JsonOption, current_project
-from bitwitness.ledger.cli_output import emit_json, say
+from bitwitness.ledger.cli_output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError, Stopped
 
@@ -71,6 +71,8 @@ def train(
     else:
         for line in _run_lines(result):
             say(line)
+    if result.outcome == "completed":
+        note(f"next: ledger audit {shlex.quote(result.name)} --sample 3")
     if result.outcome == "interrupted":
         # Never 0: what a shell does next would take half a run for a whole one.
         raise Stopped(
@@ -83,8 +85,8 @@ def audit(
         str | None,
         typer.Argument(
             metavar="SOURCE",
-            help="A run of this project; or a project's folder, an export, or a URL. Only with --recheck it may be left"
-            " out.",
+            help="A run of this project; or another project's folder, if you write its ledger; or an export or a URL of"
+            " a log elsewhere, with --policy. Only with --recheck it may be left out.",
             show_default=False,
         ),
     ] = None,
@@ -170,10 +172,15 @@ def audit(
     comes out is signed: exit status 0 confirmed, 1 refuted, 2 inconclusive.
 
     Example: ledger audit demo --sample 3
+
     Example: ledger audit demo --beacon witness:w1
+
     Example: ledger audit tuned --history --sample 1
+
     Example: ledger audit demo --eval all
+
     Example: ledger audit --recheck 57
+
     Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
     if device != "cpu":
@@ -250,6 +257,9 @@ def audit(
         for boundary in done.boundaries:
             same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
             say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")
+    if opened.named is not None and done.result == "match" and done.reports[-1].ended:
+        last = shlex.quote(done.reports[-1].name)
+        note(f"next: ledger model register {last}-lm --run {last}")
     raise typer.Exit(EXIT_STATUS.get(done.result, 2))
 
 

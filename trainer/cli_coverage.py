@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.cli_options import JsonOption, current_project
+from bitwitness.ledger.cli_output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
 from .coverage import FRACTIONS, Coverage, Turn, open_coverage
@@ -53,8 +54,8 @@ def coverage(
 
 def _lines(found: Coverage) -> Iterator[str]:
     yield (
-        f"run {found.name}: {found.steps} steps in {len(found.intervals)} intervals, "
-        f"{len(found.counted)} audits that count"
+        f"run {found.name}: {counted(found.steps, 'step')} in {counted(len(found.intervals), 'interval')}, "
+        f"audits that count: {len(found.counted)}"
     )
     if found.parent is not None:
         yield f"steps up to {found.first} are in run {found.parent}, or before it: ledger coverage {found.parent}"
@@ -88,5 +89,5 @@ def _turn_line(turn: Turn, auditor: str) -> str:
     whose = "its own share" if turn.rank == 0 else f"after {turn.rank} other{'s' if turn.rank > 1 else ''}"
     return (
         f"next for auditor {auditor[:16]}…: steps {turn.first}-{turn.last} "
-        f"({turn.covered} auditors so far, {whose}); ledger audit --uncovered takes the first"
+        f"({counted(turn.covered, 'auditor')} so far, {whose}); ledger audit --uncovered takes the first"
     )

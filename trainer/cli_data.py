@@ -111,6 +111,7 @@ def build(
         return
     for fields in described:
         say(_line(fields))
+    note(f'next: ledger train run.toml, with train = "{name}" in its [data]')
 
 
 @data.command()

@@ -44,6 +44,7 @@ def drill(
     step and operator; 1 one was not.
 
     Example: ledger drill
+
     Example: ledger drill demo --fault moment --sample 3
     """
     kinds = tuple(fault or KINDS)

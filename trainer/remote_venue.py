@@ -132,7 +132,10 @@ class RemoteVenue:
         if status not in (200, 201):
             told = " ".join(text.split())[:300]
             printable = "".join(char if char.isprintable() else "?" for char in told)
-            raise NotSent(f"{self._remote.url} does not take the entry ({status}): {printable}")
+            kept = (
+                "; the intent is kept: once that is mended, the same command goes on with it" if status == 403 else ""
+            )
+            raise NotSent(f"{self._remote.url} does not take the entry ({status}): {printable}{kept}")
         proof = tlog_proof.parse(text)
         self._mirror.verify_proof(proof, merkle.leaf_hash(entry))
         return proof.index

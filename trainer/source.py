@@ -57,6 +57,11 @@ def open_source(
             yield Source(RemoteVenue(remote, _work(policy, work), policy, auditor, out=out))
         return
     if out is not None or policy is not None or work is not None:
+        if (folder / CONFIG).is_file():
+            raise BitwitnessError(
+                f"{text} is a project, whose own ledger an audit writes: leave --policy, --out and --work out, or give"
+                " an export of it (`ledger export --tiles`)"
+            )
         raise BitwitnessError(
             "--policy, --out and --work are for a log elsewhere; of a project here the ledger is written"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bitwitness.ledger.project import Project
 from bitwitness.registry.register import register
@@ -12,7 +13,7 @@ from bitwitness.trainer.data import BuildOptions, Dataset, build
 from bitwitness.trainer.data import record as record_datasets
 from bitwitness.trainer.run import train
 
-TABLE = {
+TABLE: dict[str, dict[str, Any]] = {
     "run": {"name": "tiny", "steps": 4, "seed": 3, "state_every": 2, "eval_every": 2},
     "data": {"train": "text", "window": 24, "shards": 2},
     "model": {
@@ -25,18 +26,19 @@ CONFIG: RunConfig = parse_config(TABLE, where="test")
 TEXT = "{0} green bottles — standing on the wall. <|endoftext|> {0}\n"
 
 
-def make(folder: Path) -> Project:
-    """A project with one trained run and the model `tiny-lm`, version 1."""
+def make(folder: Path, *, run: str = "tiny", data: str = "text") -> Project:
+    """A project with one trained run and its model, `tiny-lm` version 1; or with other names."""
     project = Project.create(folder)
     source = folder / "source"
     source.mkdir()
     for number in range(24):
         (source / f"{number:02d}.txt").write_text(TEXT.format(number) * (12 + number))
-    options = BuildOptions(name="text", held_out="0.2")
+    options = BuildOptions(name=data, held_out="0.2")
     build(project.data_dir, [str(source)], options, signer=project.signer("trainer"))
     with project.open_ledger(writable=True) as ledger:
-        record_datasets(ledger, [Dataset.open(project.data_dir, name) for name in ("text", "text.held-out")])
-    train(project, CONFIG, threads=2)
-    audit(project, "tiny", samples=9, threads=2)
-    register(project, "tiny-lm", "tiny", license="Apache-2.0")
+        record_datasets(ledger, [Dataset.open(project.data_dir, name) for name in (data, f"{data}.held-out")])
+    table = {**TABLE, "run": {**TABLE["run"], "name": run}, "data": {**TABLE["data"], "train": data}}
+    train(project, parse_config(table, where="test"), threads=2)
+    audit(project, run, samples=9, threads=2)
+    register(project, f"{run}-lm", run, license="Apache-2.0")
     return project

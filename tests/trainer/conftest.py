@@ -30,8 +30,8 @@ def small_config(**run: Any) -> RunConfig:
     return parse_config(small_table(**run), where="test")
 
 
-def make_project(folder: Path) -> Project:
-    """Create a project with the dataset `text` (several documents, some held out) in its ledger."""
+def make_project(folder: Path, *, data: str = "text") -> Project:
+    """Create a project with the dataset `text`, or as `data` calls it (several documents, some held out), in its ledger."""
     project = Project.create(folder)
     source = folder / "source"
     source.mkdir()
@@ -40,11 +40,11 @@ def make_project(folder: Path) -> Project:
     build(
         project.data_dir,
         [str(source)],
-        BuildOptions(name="text", held_out="0.2"),
+        BuildOptions(name=data, held_out="0.2"),
         signer=project.signer("trainer"),
     )
     with project.open_ledger(writable=True) as ledger:
-        names = ["text", "text.held-out"]
+        names = [data, f"{data}.held-out"]
         record_datasets(ledger, [Dataset.open(project.data_dir, name) for name in names])
     return project
 

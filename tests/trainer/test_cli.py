@@ -14,9 +14,9 @@ import pytest
 
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.run import Progress
+from bitwitness.trainer.run import Progress, train
 
-from .conftest import make_project, small_table
+from .conftest import make_project, small_config, small_table
 
 
 class Said:
@@ -58,6 +58,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def trained(here: Project, ledger: Command) -> Project:
     assert ledger("train", "run.toml", "--threads", "1").code == 0
     return here
+
+
+def test_each_command_names_the_next(here: Project, ledger: Command, tmp_path: Path) -> None:
+    made = ledger("init", str(tmp_path / "p"))
+    assert f"next: cd {tmp_path / 'p'} && ledger data build STDLIB" in made.err
+    built = ledger("data", "build", "source", "--name", "again")
+    assert built.err.splitlines()[-1] == 'next: ledger train run.toml, with train = "again" in its [data]'
+    done = ledger("train", "run.toml", "--threads", "1")
+    assert done.err.splitlines()[-1] == "next: ledger audit r --sample 3"
+    audited = ledger("audit", "r", "--sample", "3", "--threads", "1")
+    assert audited.err == "next: ledger model register r-lm --run r\n"
+    policy = ledger("audit", str(here.root), "--policy", str(here.trust_path))
+    assert policy.code == 2 and "leave --policy, --out and --work out" in policy.err
+
+
+def test_a_run_that_was_killed_is_not_said_to_be_running(here: Project, ledger: Command) -> None:
+    def during(progress: Progress) -> None:
+        if progress.step == 3:
+            assert "status         running" in ledger("show", "r").out
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(here, small_config(), threads=1, report=during)
+    with here.open_ledger() as opened:
+        lock = opened.path.with_name(opened.path.name + ".lock")
+    assert lock.read_bytes() == b""
+    assert "not finished; `ledger train RUN.TOML --resume` of r goes on" in ledger("show", "r").out
+    lock.write_text("999999999\n")  # what a SIGKILL leaves
+    assert "not finished" in ledger("show", "r").out
+    assert ledger("train", "run.toml", "--threads", "1", "--resume").code == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    made = make_project(tmp_path / "project")
+    made = make_project(tmp_path / "project", data="pystdlib")  # named as that of the README's first run
     monkeypatch.chdir(made.root)
     (source,) = blocks("python")
     (made.root / "my_model.py").write_text(source)
