@@ -31,7 +31,7 @@ def small_config(**run: Any) -> RunConfig:
 
 
 def make_project(folder: Path, *, data: str = "text") -> Project:
-    """Create a project with the dataset `text`, or as `data` calls it (several documents, some held out), in its ledger."""
+    """Create a project with a dataset `text`, or called `data` (several documents, some held out), in its ledger."""
     project = Project.create(folder)
     source = folder / "source"
     source.mkdir()
