@@ -219,7 +219,7 @@ def test_verify_says_what_it_lacks(run: Run, tmp_path: Path, sample: Path, monke
 
 
 def test_folders_go_to_the_verifier_of_models(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def verifier(path: Path, policy: Path) -> list[dict[str, Any]]:
+    def verifier(path: Path, policy: Path, **_options: object) -> list[dict[str, Any]]:
         assert path == tmp_path
         return [
             {"name": "weights", "ok": True, "detail": "fine", "category": "CRYPTO", "required": True},
