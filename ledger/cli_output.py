@@ -79,7 +79,9 @@ def emit_checks(checks: Iterable[Mapping[str, Any]]) -> None:
     """Print one line for each check {"name", "ok", "detail"}, with its category where it has one."""
     for item in checks:
         category = f"{item['category']} " if "category" in item else ""
-        said = plain(f"{category}{item['name']}: {item['detail']}")
+        # What went wrong with a file is said with its name already.
+        detail = str(item["detail"]).removeprefix(f"{item['name']}: ")
+        said = plain(f"{category}{item['name']}: {detail}")
         print(f"{_VERDICTS[item['ok']]}  {said}")
 
 

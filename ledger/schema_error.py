@@ -25,4 +25,5 @@ def reason(item: Mapping[str, Any], *, where: Sequence[object] | None = None, wh
     if item["type"] == "missing":
         return f"the key {path} is missing"
     message = _SUBJECT.sub(lambda match: "must " if match[0].endswith("should ") else "", str(item["msg"]))
-    return f"{path}: {message}" if path else message
+    named = not path or message.startswith((f"{path}.", f"{path}: ", f"{path} "))
+    return message if named else f"{path}: {message}"

@@ -88,11 +88,7 @@ def _required(lineage: Lineage, policy: Policy, judged: _Judged) -> Check:
             found = next(unit["found"] for unit in audit.predicate["units"] if unit["outcome"] == "mismatch")
             detail = f"{_who(audit)} found that step {found['step']} does not replay ({audit})"
             return Check("audit", False, detail, "POLICY")
-    start = lineage.genesis.predicate["control"]["step"]
-    counted = [
-        f"{_who(audit)} replayed {length(covered_spans(audit.predicate), start)} steps: match"
-        for audit in judged.counted
-    ]
+    counted = [f"{_who(audit)} replayed {_extent(lineage, audit)}: match" for audit in judged.counted]
     said = "; ".join([*counted, *judged.refused]) or "no audit in the bundle"
     if not rules.require_audit:
         return Check("audit", True, f"not required by the policy ({said})", "POLICY")
@@ -178,6 +174,28 @@ def _last_step(lineage: Lineage) -> int:
     """No step of the run is beyond this one."""
     planned: int = lineage.genesis.predicate["steps"]
     return planned if lineage.end is None else min(planned, lineage.end.predicate["step"])
+
+
+def _extent(lineage: Lineage, audit: Entry) -> str:
+    """How much of the run up to the released step an audit replayed, and who drew what."""
+    first = lineage.genesis.predicate["control"]["step"] + 1
+    spans = ((max(first, low), min(lineage.step, high)) for low, high in covered_spans(audit.predicate))
+    replayed, total = length(spans), lineage.step - first + 1
+    said = f"{replayed} of {total} steps"
+    if replayed == total:
+        return said
+    if all(unit["cause"] != "sample" for unit in audit.predicate["units"]):
+        return f"{said}, no sample drawn"
+    if audit.predicate["basis"] == "self-chosen":
+        return f"{said}, sample self-chosen"
+    wanted = _intent_of(lineage, audit)["beacon"]
+    beacon = f"{wanted['source']} round {wanted['round']}" if wanted["kind"] == "round" else "a witness's cosignature"
+    return f"{said}, sample drawn by beacon, {beacon}"
+
+
+def _intent_of(lineage: Lineage, audit: Entry) -> Json:
+    """What the auditor announced."""
+    return next(intent.predicate for intent in lineage.intents if intent.leaf == audit.predicate["intent"])
 
 
 def _who(audit: Entry) -> str:

@@ -25,8 +25,9 @@ from bitwitness.ledger.cli_verify import (
 )
 
 from . import catalog, cli_exchange, cli_versions
-from .cli_options import VersionArgument, WitnessesOption, WitnessOption, cosigner
+from .cli_options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption, cosigner
 from .register import register as make_version
+from .shards import parse_size
 
 model = typer.Typer(
     no_args_is_help=True,
@@ -56,9 +57,7 @@ def register(
         int | None, typer.Option(metavar="N", min=0, help="A step with a stored state; the last unless given.")
     ] = None,
     license: Annotated[str | None, typer.Option(metavar="SPDX", help="Licence of the model.")] = None,
-    shard_size: Annotated[
-        int, typer.Option(metavar="BYTES", min=1, help="Weights of more bytes go into several files with an index.")
-    ] = 5_000_000_000,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP)] = "5GB",
     witness: WitnessOption = None,
     witnesses: WitnessesOption = False,
     json_output: JsonOption = False,
@@ -79,7 +78,7 @@ def register(
         run,
         step=step,
         license=license,
-        shard_bytes=shard_size,
+        shard_bytes=parse_size(shard_size),
         cosign=cosigner(project, witness, witnesses),
     )
     for warning in made.warnings:
@@ -104,9 +103,14 @@ def list_(json_output: JsonOption = False) -> None:
         return
     columns = ("model", "version", "run", "step", "license", "time", "entry", "state")
     emit_table(
-        (*columns, "aliases", "weights"),
+        (*columns, "aliases", "on disk", "weights"),
         [
-            [*(row.get(c) for c in columns), ", ".join(row["aliases"]) or None, row["weights"][:16] + "…"]
+            [
+                *(row.get(c) for c in columns),
+                ", ".join(row["aliases"]) or None,
+                "yes" if row["on_disk"] else "no",
+                row["weights"][:16] + "…",
+            ]
             for row in rows
         ],
     )

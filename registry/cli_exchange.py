@@ -10,13 +10,13 @@ import typer
 from bitwitness.ledger.cli_options import JsonOption, current_project
 from bitwitness.ledger.cli_output import emit_json, note
 
-from .cli_options import VersionArgument, WitnessesOption, WitnessOption, cosigner
+from .cli_options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption, cosigner
 from .derive import Derived, parse_part
 from .derive import audit as audit_version
 from .derive import cast as cast_version
 from .derive import merge as merge_versions
 from .export import export as export_version
-from .export import parse_size
+from .shards import parse_size
 
 
 def import_(
@@ -45,9 +45,7 @@ def import_(
 def export(
     name: VersionArgument,
     target: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Cut weights into files of at most this size: 500MB, 5GB.")
-    ] = "5GB",
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP)] = "5GB",
     slsa: Annotated[bool, typer.Option("--slsa", help="Add SLSA provenance v1, signed by the publisher.")] = False,
     cyclonedx: Annotated[bool, typer.Option("--cyclonedx", help="Add an ML-BOM, CycloneDX 1.6.")] = False,
     oms: Annotated[

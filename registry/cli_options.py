@@ -17,6 +17,7 @@ WitnessOption = Annotated[
     list[str] | None, typer.Option("--witness", metavar="URL", help="Have this witness cosign, as `ledger checkpoint`.")
 ]
 WitnessesOption = Annotated[bool, typer.Option("--witnesses", help="Ask all witnesses of trust.toml.")]
+SIZE_HELP = "Cut weights into files of at most this size: bytes, 500MB or 5GB (by 1000), 500M or 5G (by 1024)."
 VersionArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="NAME (its newest version), NAME/VERSION or NAME@ALIAS.")
 ]

@@ -14,6 +14,7 @@ from bitwitness.ledger.project import Project
 from . import diff as differences
 from . import words
 from .cli_options import VersionArgument, WitnessesOption, WitnessOption, cosigner
+from .refresh import FilesDiffer
 from .refresh import refresh as make_anew
 
 
@@ -90,7 +91,8 @@ def refresh(
 ) -> None:
     """Make a version's provenance.json anew: with later audits and words, a new status and checkpoint.
 
-    Weights and configuration stay as they are.
+    Weights and configuration stay as they are, and must be the release's. A version whose folder is gone is written
+    again from the run's stored state, byte for byte.
 
     Example: ledger model refresh demo-lm/1
     """
@@ -123,8 +125,11 @@ def _tell(project: Project, said: words.Word, witness: list[str] | None, witness
     """Refresh the bundle on disk, so that it says what was just signed, and print the word."""
     answer: dict[str, Any] = said.to_json()
     if said.version.folder(project).is_dir():
-        made = make_anew(project, str(said.version), cosign=cosigner(project, witness, witnesses))
-        answer["bundle"] = str(made.path)
+        try:
+            made = make_anew(project, str(said.version), cosign=cosigner(project, witness, witnesses))
+            answer["bundle"] = str(made.path)
+        except FilesDiffer as error:
+            note(f"warning: it is signed, but no bundle was made: {error}")
     else:
         note(f"{said.version} is not on disk, so no bundle was refreshed")
     if json_output:

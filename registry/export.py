@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,8 +50,6 @@ from .tokenizer_files import (
 )
 
 SHARD_SIZE = 5_000_000_000
-_SIZE = re.compile(r"([1-9][0-9]{0,12})(|KB|MB|GB|TB)")
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 class ExportRefused(BitwitnessError):
@@ -82,14 +79,6 @@ class Exported:
     version: Version
     path: Path
     files: Mapping[str, str]
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as 5GB (powers of 1000, as hubs count). Raises ExportRefused."""
-    parsed = _SIZE.fullmatch(text.upper())
-    if parsed is None:
-        raise ExportRefused(f"{text[:40]!a} is not a size: give bytes, or a number with KB, MB, GB")
-    return int(parsed[1]) * _UNITS[parsed[2]]
 
 
 def export(

@@ -48,7 +48,7 @@ class Named:
 
 
 def look_up(project: Project, name: str, policy: Policy) -> Named:
-    """Raises NoSuchModel, NotOnDisk, or WordsUnsound if the ledger is not under the policy's root key."""
+    """Raises NoSuchModel, NotHere, or WordsUnsound if the ledger is not under the policy's root key."""
     model, version, alias = parse(name)
     checks = []
     with project.open_ledger() as ledger:

@@ -1,15 +1,16 @@
 """Makes the bundle of a released version anew, so that it tells what was said since: later audits, words, a new status.
 
-Weights and configuration stay as they are. Their leaves are taken from the bundle that is replaced, if they still lead
-to the signed root (hashing again would find the same), else from the files. The new bundle takes the place of the
-old one in one step, so that a gate reads either.
+Weights and configuration stay as they are, and must be those that the release signed. The leaves are taken from the
+bundle that is replaced, if they still lead to the signed root, else from the files. The new bundle takes the place of
+the old one in one step, so that a gate reads either. A version that is not on disk is written whole again (restore.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,10 @@ from . import bundle, weights
 from .collect import collect
 from .folder import Folder, is_weights_file
 from .names import Version, find_version
+from .restore import restore
 from .status import append_status
 
-
-class NotOnDisk(BitwitnessError):
-    """The files of a version are not in this project."""
-
-    def __init__(self, version: Version, folder: Path) -> None:
-        super().__init__(f"{version} is not on disk: {folder}")
+_PIECE = 16 << 20
 
 
 class FilesDiffer(FoundWrong):
@@ -59,7 +56,7 @@ class Refreshed:
 def refresh(
     project: Project, name: str, *, cosign: Callable[[Ledger, str], str] = lambda ledger, note: note
 ) -> Refreshed:
-    """Write provenance.json of a version again, under a new status and checkpoint.
+    """Write provenance.json of a version again, under a new status and checkpoint; all files, if they are gone.
 
     Raises NoSuchModel, NotOnDisk, FilesDiffer, or what ledger and key files raise.
     """
@@ -67,15 +64,38 @@ def refresh(
     with project.open_ledger(writable=True) as ledger:
         version = find_version(ledger, name)
         folder = version.folder(project)
-        if not folder.is_dir():
-            raise NotOnDisk(version, folder)
         release = open_envelope(ledger.entry(version.index)).statement["predicate"]
+        if not folder.exists():
+            return Refreshed(version, restore(project, ledger, log, version, release, cosign), ledger.size)
+        check_files(folder, release["files"])
         leaves = leaves_on_disk(folder, Commitment.from_json(release["weights"], type="weights/1"))
         append_status(ledger, log)
         made = collect(ledger, version.index, cosign(ledger, ledger.sign_checkpoint(log)), leaves)
         path = folder / bundle.FILE_NAME
         replace_file(path, made.encode())
         return Refreshed(version, path, ledger.size)
+
+
+def check_files(folder: Path, listed: Iterable[Mapping[str, Any]]) -> None:
+    """Raise FilesDiffer unless every file that a release lists is there with its bytes."""
+    with Folder(folder) as opened:
+        for item in listed:
+            name, digest = item["name"], hashlib.sha256()
+            if name not in opened.names:
+                raise FilesDiffer(f"{folder / name} is missing; a bundle would vouch for it, so none was made")
+            with opened.open(name, limit=opened.size(name)) as file:
+                left = file.size
+                while left:
+                    piece = memoryview(bytearray(min(left, _PIECE)))
+                    file.fill(piece)
+                    digest.update(piece)
+                    left -= len(piece)
+                file.finish()
+            if digest.hexdigest() != item["sha256"]:
+                raise FilesDiffer(
+                    f"{folder / name} is damaged: it has other bytes than the release; move the folder away, and "
+                    "refresh writes it again"
+                )
 
 
 def leaves_on_disk(folder: Path, signed: Commitment) -> list[TensorLeaf]:

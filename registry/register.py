@@ -114,9 +114,9 @@ def register(
     with project.open_ledger(writable=True) as ledger:
         for signer in (publisher, log):
             _refuse_ended(ledger, signer.keyid, signer.role, ledger.size)
-        source = _find_source(project, ledger, run, step)
-        warnings = _check_trainer(ledger, source)
-        tensors, leaves = _load_weights(source)
+        source = find_source(project, ledger, run, step)
+        warnings = (*_check_trainer(ledger, source), *_same_weights(project, ledger, model, source))
+        tensors, leaves = load_weights(source)
         predicate: dict[str, Any] = {
             "model": model,
             "run": source.run,
@@ -151,8 +151,8 @@ def publish(
     ``predicate`` is the release's, without files, version, signer and time. What the weights are was checked before.
     """
     folder = project.models_dir / predicate["model"]
-    with _temporary(folder) as temporary:
-        whole = {**predicate, "files": _write_files(temporary, tensors, description, shard_bytes)}
+    with temporary_folder(folder) as temporary:
+        whole = {**predicate, "files": write_files(temporary, tensors, description, shard_bytes)}
         index, version = _release(ledger, publisher, whole, folder)
         append_status(ledger, log)
         try:
@@ -167,7 +167,7 @@ def publish(
 
 
 @contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: Path) -> Iterator[Path]:
     """A new folder inside ``folder``, gone at the end unless it was renamed. OSError becomes one clear line."""
     temporary = folder / f".tmp-{os.getpid()}"
     try:
@@ -211,7 +211,8 @@ class _Source:
     description: Description
 
 
-def _find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
+def find_source(project: Project, ledger: Ledger, name: str, step: int | None) -> _Source:
+    """The stored state of a step of a run (name or id), the last with ``step`` None. Raises StateMissing."""
     # The trainer knows where states lie and what a configuration means; it imports numpy, so only here.
     from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
     from bitwitness.trainer.model import huggingface_config
@@ -272,7 +273,17 @@ def _check_trainer(ledger: Ledger, source: _Source) -> tuple[str, ...]:
     )
 
 
-def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], list[TensorLeaf]]:
+def _same_weights(project: Project, ledger: Ledger, model: str, source: _Source) -> tuple[str, ...]:
+    """A warning if a version of the model has these weights already and is whole, so that this makes another one."""
+    rows = ledger.connection.execute(
+        "SELECT version FROM releases WHERE model = ? AND weights = ? ORDER BY version", (model, source.weights.root)
+    ).fetchall()
+    here = [str(version) for (version,) in rows if (project.models_dir / model / str(version)).is_dir()]
+    return (f"version {', '.join(here)} of {model} has the same weights",) if here else ()
+
+
+def load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], list[TensorLeaf]]:
+    """The weights of a stored state, found to be those of the ledger. Raises StateIsNotTheLedgers."""
     with Folder(source.path.parent) as folder:
         data = folder.read(source.path.name, limit=folder.size(source.path.name))
     try:
@@ -289,7 +300,7 @@ def _load_weights(source: _Source) -> tuple[dict[str, weights.LoadedTensor], lis
     return tensors, leaves
 
 
-def _write_files(
+def write_files(
     folder: Path, tensors: Mapping[str, TensorView], description: Description, shard_bytes: int
 ) -> list[dict[str, Any]]:
     """Write weights and what describes them, and say of each file what the release signs."""

@@ -26,6 +26,7 @@ from .lineage import Lineage
 from .policy import Policy
 
 _CLOCK_SKEW = timedelta(minutes=10)
+_ORIGINS = {"import": "an import", "parent": "a parent"}
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
@@ -170,7 +171,7 @@ def assurance_checks(
             Check(
                 "origin",
                 None,
-                f"the run began from a {kind}, whose own origin is not in the bundle",
+                f"the run began from {_ORIGINS.get(kind, kind)}, whose own origin is not in the bundle",
                 "ASSURANCE",
                 False,
             )

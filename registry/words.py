@@ -35,8 +35,9 @@ _POLICY_LIMIT = 1 << 20
 class NotPromoted(BitwitnessError):
     """The version does not pass the policy that its alias asks for; nothing was signed."""
 
-    def __init__(self, version: Version, alias: str, policy: Path, why: list[str], code: int) -> None:
-        super().__init__(f"{version} does not pass {policy}, so {alias} stays where it is: {'; '.join(why)}")
+    def __init__(self, version: Version, alias: str, held: str | None, policy: Path, why: list[str], code: int) -> None:
+        so = f"{alias} is not set" if held is None else f"{alias} stays at {held}"
+        super().__init__(f"{version} does not pass {policy}, so {so}: {'; '.join(why)}")
         self.exit_code = code
 
 
@@ -78,9 +79,11 @@ def set_alias(project: Project, name: str, alias: str, policy: Path | None = Non
         if state_of(ledger, version) == "revoked":
             raise WordRefused(f"{version} is revoked; give {alias} to another version")
         fields = {"alias": alias}
+        signed = signed_names.read(ledger)
+        held = signed.alias_word(version.model, alias)
         if asked is not None:
-            fields["policy"] = _passed(project, version, alias, asked)
-        held = signed_names.read(ledger).alias_word(version.model, alias)
+            now = None if held is None else str(signed.releases[held.said["release"]])
+            fields["policy"] = _passed(project, version, alias, now, asked)
         if held is not None and held.disowned is None:
             same = held.said["release"] == version.leaf and held.said.get("policy") == fields.get("policy")
             if same:
@@ -128,7 +131,7 @@ def state_of(ledger: Ledger, version: Version) -> str | None:
     return None if found is None else str(found[0])
 
 
-def _passed(project: Project, version: Version, alias: str, policy: Path) -> str:
+def _passed(project: Project, version: Version, alias: str, held: str | None, policy: Path) -> str:
     """The SHA-256 of a policy file that the version on disk passes."""
     folder = version.folder(project)
     if not folder.is_dir():
@@ -140,7 +143,7 @@ def _passed(project: Project, version: Version, alias: str, policy: Path) -> str
     checks = examine(folder, parse_policy(data, policy)).checks
     code = exit_code(checks)
     if code:
-        raise NotPromoted(version, alias, policy, reasons(checks), code)
+        raise NotPromoted(version, alias, held, policy, reasons(checks), code)
     return hashlib.sha256(data).hexdigest()
 
 

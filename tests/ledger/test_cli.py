@@ -16,6 +16,7 @@ import pytest
 
 from bitwitness.ledger import cli, cli_care, cli_output, cli_plugins, keys, tlog_proof
 from bitwitness.ledger.note import parse_note
+from bitwitness.ledger.schema_error import reason
 from bitwitness.ledger.store import Ledger
 
 from . import serve_sample
@@ -500,3 +501,14 @@ def test_what_is_printed_cannot_drive_a_terminal(capsys: pytest.CaptureFixture[s
 def test_the_version(run: Run) -> None:
     code, out, _err = run("--version")
     assert code == 0 and re.fullmatch(r"bitwitness \d+\.\d+\.\d+\n", out)
+
+
+def test_a_check_says_its_name_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_output.emit_checks([{"name": "proof", "ok": False, "detail": "proof: not a proof"}])
+    assert capsys.readouterr().out == "WRONG  proof: not a proof\n"
+
+
+def test_what_a_schema_found_names_its_section_once() -> None:
+    item = {"type": "value_error", "loc": ("model",), "msg": "Value error, model.heads = 3 does not divide model.width"}
+    assert reason(item) == "model.heads = 3 does not divide model.width"
+    assert reason({**item, "msg": "Value error, models are large"}) == "model: models are large"

@@ -137,6 +137,8 @@ def test_a_unit_that_was_not_drawn(_many: project_fixture.SmallRun, tmp_path: Pa
     honest, _ = _claim(made, lambda drawn: drawn, witnessed=witnessed)
     checks = {c.name: c for c in examine(honest, load_policy(registered.policy)).checks}
     assert checks["audit"].ok is True and "its seed draws" in checks["audit"].detail
+    drawn = "drawn by beacon, a witness's cosignature" if witnessed else "self-chosen"
+    assert f"replayed 2 of 4 steps, sample {drawn}: match" in checks["audit"].detail
     assert set_alias(project, "demo-lm/2", "champion", registered.policy).new
 
 

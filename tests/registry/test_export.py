@@ -16,7 +16,8 @@ from bitwitness.ledger.cli import main
 from bitwitness.ledger.jcs import encode, parse
 from bitwitness.ledger.project import Project
 from bitwitness.registry import export as exports
-from bitwitness.registry.export import ExportRefused, VersionChanged, export, parse_size
+from bitwitness.registry.export import ExportRefused, VersionChanged, export
+from bitwitness.registry.shards import SizeRefused, parse_size
 from bitwitness.trainer import model as programs
 from bitwitness.trainer.imports import import_checkpoint
 from bitwitness.trainer.layout import Layout
@@ -145,6 +146,7 @@ def test_an_export_holds_the_signed_files_and_proof_as_they_are(registered: Regi
 
 def test_sizes_are_read_as_hubs_write_them() -> None:
     assert [parse_size(text) for text in ("7", "500MB", "5GB", "1kb")] == [7, 500_000_000, 5_000_000_000, 1000]
-    for text in ("", "0", "GB", "-1", "1 GB", "1e9", "5GiB"):
-        with pytest.raises(ExportRefused):
+    assert [parse_size(text) for text in ("1k", "5G", "5GiB", "2M")] == [1024, 5 << 30, 5 << 30, 2 << 20]
+    for text in ("", "0", "GB", "-1", "1 GB", "1e9", "5iB", "5iG"):
+        with pytest.raises(SizeRefused):
             parse_size(text)

@@ -49,10 +49,11 @@ def test_the_proof_shows_the_line(
 ) -> None:
     code, checks = verify(folder / "models" / "child-lm" / "1", folder, capsys)
     assert code == 0, [check for check in checks.values() if not check["ok"]]
+    assert checks["origin"]["detail"].startswith("the run began from a parent")
     said = checks["release"]["detail"]
     assert "step 6 of run child" in said
     assert said.index("goes on from step 4 of run middle") < said.index("goes on from step 2 of run tiny")
-    assert "replayed 2 steps: match" in checks["audit"]["detail"]
+    assert "replayed 2 of 2 steps: match" in checks["audit"]["detail"]
     monkeypatch.chdir(folder)
     assert main(["model", "show", "child-lm/1"]) == 0
     shown = capsys.readouterr().out

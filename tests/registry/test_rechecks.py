@@ -67,11 +67,11 @@ def test_a_refuted_audit_counts_for_nothing_where_the_rechecker_is_trusted(regis
     say(registered, "refuted")
     # The first audit, which nobody rechecked, still counts; of the second the policy decides.
     said = gate(registered, own, require_audit=True)["audit"].detail
-    assert said.count("replayed 2 steps: match") == 2
+    assert said.count("replayed 2 of 4 steps, no sample drawn: match") == 2
     for trusted, rules in (((own, CHECKER.keyid), {}), ((own,), {"auditors": [own, CHECKER.keyid]})):
         checks = gate(registered, *trusted, require_audit=True, **rules)
         assert checks["audit"].ok is True and checks["audits"].ok is True
-        assert checks["audit"].detail.count("replayed 2 steps: match") == 1
+        assert checks["audit"].detail.count("replayed 2 of 4 steps, no sample drawn: match") == 1
         assert "a recheck by an auditor of the policy refutes it" in checks["audit"].detail
     shown = "\n".join(tree_lines(show_model(registered.project, "demo-lm/2")))
     assert f"; refuted by {CHECKER.keyid[:16]}…" in shown
@@ -81,7 +81,7 @@ def test_a_refuted_audit_counts_for_nothing_where_the_rechecker_is_trusted(regis
 def test_other_words_change_nothing(registered: Registered, result: str) -> None:
     own = registered.project.signer("auditor").keyid
     say(registered, result)
-    assert gate(registered, own, CHECKER.keyid, require_audit=True)["audit"].detail.count("steps: match") == 2
+    assert gate(registered, own, CHECKER.keyid, require_audit=True)["audit"].detail.count(": match") == 2
 
 
 def test_an_accusation_stands_until_a_trusted_auditor_refutes_it(registered: Registered) -> None:

@@ -148,3 +148,16 @@ def test_a_released_version_that_is_not_on_disk(promoted: Registered, capsys: py
     shutil.rmtree(promoted.folder)
     error = _verify(promoted, capsys, "demo-lm/1", 2)["error"]
     assert "`ledger model refresh demo-lm/1`" in error and error.count("\n") == 1
+
+
+def test_a_policy_that_was_named_is_nobodys_else(
+    registered: Registered, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one that the command found around the model may have come with it."""
+    monkeypatch.chdir(registered.project.root)
+    for arguments, ok in (["--policy", "trust.toml"], True), ([], None):
+        assert main(["verify", "models/demo-lm/1", *arguments, "--json"]) == 0
+        check = json.loads(capsys.readouterr().out)["checks"][0]
+        assert check["name"] == "policy" and check["ok"] is ok
+        assert ("name yours by --policy" in check["detail"]) is (ok is None)
+        assert "root key with keyid " in check["detail"]

@@ -90,7 +90,7 @@ def test_promotion_asks_for_a_policy(registered: Registered, tmp_path: Path) -> 
     project = registered.project
     strict = tmp_path / "strict.toml"
     strict.write_text(registered.policy.read_text() + "min_version = 2\n")
-    with pytest.raises(words.NotPromoted, match=r"demo-lm/1 does not pass .*min-version") as caught:
+    with pytest.raises(words.NotPromoted, match=r"does not pass .*, so champion is not set: min-version") as caught:
         words.set_alias(project, "demo-lm/1", "champion", strict)
     assert caught.value.exit_code == 1
     with project.config.open("a") as file:
@@ -101,6 +101,8 @@ def test_promotion_asks_for_a_policy(registered: Registered, tmp_path: Path) -> 
     words.set_alias(asked, "demo-lm/1", "challenger")
     register(asked, "demo-lm", "small")
     words.set_alias(asked, "demo-lm/2", "champion")
+    with pytest.raises(words.NotPromoted, match="so champion stays at demo-lm/2: min-version"):
+        words.set_alias(asked, "demo-lm/1", "champion")
     (word,) = show_model(asked, "demo-lm@champion")["words"]
     assert word["policy"] == __import__("hashlib").sha256(strict.read_bytes()).hexdigest()
 
