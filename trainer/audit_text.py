@@ -53,7 +53,7 @@ def recheck_lines(found: RecheckReport) -> Iterator[str]:
     where = "not in the log yet" if found.entry is None else f"entry {found.entry}"
     reason = "" if found.reason is None else f": {found.reason}"
     yield f"audit {found.audit} of {found.name} by {found.auditor[:16]}…: {found.result}{reason}; {where}"
-    yield f"{found.steps} steps computed again, transcript {found.transcript.root}"
+    yield f"{counted(found.steps, 'step')} computed again, transcript {found.transcript.root}"
 
 
 def audit_json(report: AuditReport) -> dict[str, Any]:

@@ -269,7 +269,10 @@ def _range(text: str | None) -> tuple[int, int] | None:
     match = re.fullmatch(r"([0-9]{1,15}):([0-9]{1,15})", text)
     if match is None:
         raise BitwitnessError(f"--steps {text}: give the first and the last step, such as 10:20")
-    return int(match[1]), int(match[2])
+    first, last = int(match[1]), int(match[2])
+    if first > last:
+        raise BitwitnessError(f"--steps {text}: the first comes after the last; give {last}:{first}")
+    return first, last
 
 
 def cores() -> int:

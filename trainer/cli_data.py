@@ -214,7 +214,7 @@ def find(
     else:
         more = next(rest, None) is not None
     if more:
-        note(f"note: only the first {limit} documents; --limit shows more")
+        note(f"note: only the first {counted(limit, 'document')}; --limit shows more")
     if json_output:
         result: dict[str, Any] = {"documents": [_without_empty(asdict(each)) for each in found], "more": more}
         if reads is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwitness.ledger.cli_output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import own_model
@@ -60,8 +61,9 @@ class AuditPlan:
         at_most = "" if self.exact else "at most "
         fits = "" if self.memory_bytes <= self.available_bytes else ", more than this machine has"
         parts = f"{_size(self.states_bytes)} of states, {_size(self.data_bytes)} of data"
+        replayed = f"{counted(self.steps, 'step')} of run {self.name} in {counted(self.units, 'unit')}"
         return [
-            f"replay  {at_most}{self.steps} steps of run {self.name} in {self.units} units; log of {self.entries}",
+            f"replay  {at_most}{replayed}; log of {self.entries}",
             f"fetch   {at_most}{_size(self.fetch_bytes)}: {parts}",
             f"memory  about {_size(self.memory_bytes)}{fits}",
             f"time    {at_most}about {self.seconds:.1f} s on this machine, after fetching",

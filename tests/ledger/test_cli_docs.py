@@ -21,6 +21,7 @@ def test_every_command_has_an_example_and_json() -> None:
         if "Commands:" in text:
             continue
         assert f"Example: {name}" in text, name
+        assert not re.search("Example: .*Example:", text), name  # each on a line of its own
         assert "--json" in text or name in ("ledger serve", "ledger witness serve"), name
         assert "--project" in text or name == "ledger init", name
 

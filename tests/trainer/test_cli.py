@@ -69,6 +69,9 @@ def test_each_command_names_the_next(here: Project, ledger: Command, tmp_path: P
     assert done.err.splitlines()[-1] == "next: ledger audit r --sample 3"
     audited = ledger("audit", "r", "--sample", "3", "--threads", "1")
     assert audited.err == "next: ledger model register r-lm --run r\n"
+    for more in ([], ["--history"], ["--plan"]):
+        turned = ledger("audit", "r", "--steps", "5:3", *more)
+        assert (turned.code, turned.err) == (2, "error: --steps 5:3: the first comes after the last; give 3:5\n")
     policy = ledger("audit", str(here.root), "--policy", str(here.trust_path))
     assert policy.code == 2 and "leave --policy, --out and --work out" in policy.err
 
