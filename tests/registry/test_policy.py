@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bitwitness.registry.checks import Check, exit_code
-from bitwitness.registry.gate import check_folder
+from bitwitness.registry.gate import Request, decide
 from bitwitness.registry.policy import Policy, PolicyError, Rules, load_policy, parse_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
@@ -172,12 +172,12 @@ def test_the_lowest_version(registered: Registered) -> None:
 
 
 def test_the_policy_that_decided_is_named(registered: Registered, tmp_path: Path) -> None:
-    """One that may have come with the model is no assurance; the same file elsewhere is."""
+    """One that may have come with the model is no assurance, unless it was named; the same file elsewhere is."""
     elsewhere = tmp_path / "mine" / "trust.toml"
     elsewhere.parent.mkdir()
     elsewhere.write_bytes(registered.policy.read_bytes())
-    for path, ok in ((registered.policy, None), (elsewhere, True)):
-        line = check_folder(registered.folder, path)[0]
+    for path, found, ok in ((registered.policy, True, None), (registered.policy, False, True), (elsewhere, True, True)):
+        line = decide(Request(registered.folder, path, policy_found=found)).checks[0]
         assert (line.name, line.ok, line.category, line.required) == ("policy", ok, "ASSURANCE", False)
         assert str(path) in line.detail
         for role in ("log", "root"):
