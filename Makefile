@@ -51,7 +51,7 @@ check: install types ## format, lint, types, import rules, stale docs
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p bitwitness.kernels -p bitwitness.ledger \
 	  -p bitwitness.trainer -p bitwitness.registry
 	$(BIN)/lint-imports --config pyproject.toml
-	$(BIN)/python -m bitwitness.ledger.cli_docs --check docs/cli.md
+	$(BIN)/python -m bitwitness.ledger.cli.docs --check docs/cli.md
 	$(BIN)/python -m bitwitness.trainer.config_docs --check docs/run-config.md
 
 # mypy reads folders, not import hooks: show it the four packages under the name they are imported by.
@@ -65,7 +65,7 @@ format: install ## rewrite sources in the house format
 	$(BIN)/ruff check --quiet --fix .
 
 docs: install ## write the generated pages again
-	$(BIN)/python -m bitwitness.ledger.cli_docs docs/cli.md
+	$(BIN)/python -m bitwitness.ledger.cli.docs docs/cli.md
 	$(BIN)/python -m bitwitness.trainer.config_docs docs/run-config.md
 
 bench: install ## measure against PyTorch, into bench/results.json

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.cli_files import write_file
+from bitwitness.ledger.cli.files import write_file
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.regular_file import read_regular
@@ -107,7 +107,7 @@ def project_of_name(path: Path) -> Project | None:
     """The current project, if ``path`` is nothing that exists but can name a version in it."""
     if os.path.lexists(path) or not names.looks_like_name(str(path)):
         return None
-    from bitwitness.ledger.cli_options import current_project
+    from bitwitness.ledger.cli.options import current_project
     from bitwitness.ledger.project import ProjectNotFound
 
     try:
@@ -174,7 +174,7 @@ def _remember(path: Path, verdict: Verdict, traced: Traced) -> None:
 
 def _signer(path: Path) -> Signer:
     """The auditor's key that signs the verdict; read before anything is checked, so that none is written without."""
-    from bitwitness.ledger.cli_options import load_key  # most gates have no key
+    from bitwitness.ledger.cli.options import load_key  # most gates have no key
 
     return load_key(path, "auditor")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bitwitness.ledger.audit_rules import tampered_steps
-from bitwitness.ledger.cli_output import counted, note, say
+from bitwitness.ledger.cli.output import counted, note, say
 
 from .ancestry_audit import AncestryReport
 from .audit import AuditReport

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bitwitness.ledger.cli_output import counted
+from bitwitness.ledger.cli.output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import own_model

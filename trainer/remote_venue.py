@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from bitwitness.ledger import merkle, tlog_proof
-from bitwitness.ledger.cli_files import read_file
+from bitwitness.ledger.cli.files import read_file
 from bitwitness.ledger.envelope import MAX_ENTRY
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitwitness.ledger.cli_options import current_project, load_key, project_at
+from bitwitness.ledger.cli.options import current_project, load_key, project_at
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import CONFIG
 from bitwitness.ledger.remote import Remote, is_address

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import cli, cli_care, cli_output, cli_plugins, keys, tlog_proof
+from bitwitness.ledger import cli, keys, tlog_proof
+from bitwitness.ledger.cli import care, output, plugins
 from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.schema_error import reason
 from bitwitness.ledger.store import Ledger
@@ -227,10 +228,10 @@ def test_folders_go_to_the_verifier_of_models(run: Run, tmp_path: Path, monkeypa
             {"name": "witnesses", "ok": None, "detail": "none", "category": "ASSURANCE", "required": False},
         ]
 
-    monkeypatch.setattr("bitwitness.ledger.cli_verify.load_verifier", lambda name: verifier)
+    monkeypatch.setattr("bitwitness.ledger.cli.verify.load_verifier", lambda name: verifier)
     code, out, _err = run("verify", tmp_path)
     assert code == 0 and "CRYPTO weights: fine" in out
-    monkeypatch.setattr("bitwitness.ledger.cli_verify.load_verifier", lambda name: None)
+    monkeypatch.setattr("bitwitness.ledger.cli.verify.load_verifier", lambda name: None)
     assert "no installed package" in complaint(run("verify", tmp_path), 2)
 
 
@@ -386,7 +387,7 @@ def test_a_gate_loads_only_what_it_needs() -> None:
     script = (
         "import sys\nfrom bitwitness.ledger.cli import main\n"
         f"assert main(['verify', {str(golden / 'golden')!r}, '--policy', {str(golden / 'trust.toml')!r}]) == 0\n"
-        "commands = {name for name in sys.modules if name.startswith('bitwitness.ledger.cli_')}\n"
+        "commands = {name for name in sys.modules if name.startswith('bitwitness.ledger.cli.')}\n"
         "print(sorted(commands), file=sys.stderr)\n"
         "heavy = {'torch', 'numpy', 'httpx', 'ssl', 'urllib.request', 'rich', 'datasette', 'sqlite_utils', 'fsspec',\n"
         "         'bitwitness.ledger.store', 'bitwitness.trainer.step', 'bitwitness.kernels'}\n"
@@ -395,7 +396,7 @@ def test_a_gate_loads_only_what_it_needs() -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     commands, heavy = result.stderr.splitlines()
     names = ("files", "options", "output", "plugins", "verify")
-    assert commands == str([f"bitwitness.ledger.cli_{name}" for name in names])
+    assert commands == str([f"bitwitness.ledger.cli.{name}" for name in names])
     assert heavy == "[]"
 
 
@@ -406,9 +407,9 @@ def test_the_commands_are_listed_in_their_order(run: Run) -> None:
 
 
 def test_no_package_takes_the_place_of_our_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = cli_plugins.Place("model", "elsewhere", "verify")
-    monkeypatch.setattr(cli_plugins, "entry_points", lambda group: {"model": place})
-    verifier = cli_plugins.load_verifier("model")
+    place = plugins.Place("model", "elsewhere", "verify")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: {"model": place})
+    verifier = plugins.load_verifier("model")
     assert verifier is not None and verifier.__module__ == "bitwitness.registry.gate"
 
 
@@ -421,10 +422,10 @@ def test_the_overview_names_commands_of_other_packages(run: Run) -> None:
 
 def test_a_command_that_cannot_be_loaded_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     places = {
-        "broken": cli_plugins.Place("broken", "bitwitness.no_such_module", "command"),
-        "missing": cli_plugins.Place("missing", "bitwitness.ledger.errors", "no_such_name"),
+        "broken": plugins.Place("broken", "bitwitness.no_such_module", "command"),
+        "missing": plugins.Place("missing", "bitwitness.ledger.errors", "no_such_name"),
     }
-    monkeypatch.setattr(cli_plugins, "entry_points", lambda group: places)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: places)
     for name in ("broken", "missing"):
         assert f"`ledger {name}` cannot be loaded" in complaint(run(name), 2)
     assert run("--help")[0] == 0
@@ -437,7 +438,7 @@ def test_errors_of_other_packages_keep_their_exit_code(run: Run, monkeypatch: py
     def broken() -> None:
         raise KernelError("no such operator")
 
-    monkeypatch.setattr("bitwitness.ledger.cli_read.current_project", broken)
+    monkeypatch.setattr("bitwitness.ledger.cli.read.current_project", broken)
     assert complaint(run("log"), 2) == "error: no such operator"
     monkeypatch.setattr(KernelError, "exit_code", "none")
     assert "should not happen" in complaint(run("log"), 2)
@@ -453,7 +454,7 @@ def test_a_bug_is_not_a_verdict(run: Run, monkeypatch: pytest.MonkeyPatch, error
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(cli_care, "current_project", fail)
+    monkeypatch.setattr(care, "current_project", fail)
     line = complaint(run("rebuild"), 2)
     assert line.isascii() and line.isprintable()
 
@@ -486,12 +487,12 @@ def test_only_regular_files_are_read(run: Run, tmp_path: Path) -> None:
 
 def test_what_is_printed_cannot_drive_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "x\x1b[2J\r\nok     everything: \u202e\x9b\U0001f600\x7f…"
-    cli_output.emit_table(("a",), [(hostile,)])
-    cli_output.emit_fields({hostile: hostile})
-    cli_output.emit_checks([{"name": hostile, "ok": None, "detail": hostile}])
-    cli_output.emit_json({hostile: hostile})
-    cli_output.emit_json_list([{hostile: hostile}])
-    cli_output.note(hostile)
+    output.emit_table(("a",), [(hostile,)])
+    output.emit_fields({hostile: hostile})
+    output.emit_checks([{"name": hostile, "ok": None, "detail": hostile}])
+    output.emit_json({hostile: hostile})
+    output.emit_json_list([{hostile: hostile}])
+    output.note(hostile)
     captured = capsys.readouterr()
     printed = set(captured.out + captured.err) - {"\n", "…"}
     assert all(char.isascii() and char.isprintable() for char in printed)
@@ -504,7 +505,7 @@ def test_the_version(run: Run) -> None:
 
 
 def test_a_check_says_its_name_once(capsys: pytest.CaptureFixture[str]) -> None:
-    cli_output.emit_checks([{"name": "proof", "ok": False, "detail": "proof: not a proof"}])
+    output.emit_checks([{"name": "proof", "ok": False, "detail": "proof: not a proof"}])
     assert capsys.readouterr().out == "WRONG  proof: not a proof\n"
 
 

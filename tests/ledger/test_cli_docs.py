@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bitwitness.ledger import cli_docs
+from bitwitness.ledger.cli import docs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert cli_docs.main(["--check", str(PAGE)]) == 0, "run `make docs`"
+    assert docs.main(["--check", str(PAGE)]) == 0, "run `make docs`"
 
 
 def test_every_command_has_an_example_and_json() -> None:
-    sections = re.findall(r"## `(ledger [^`]+)`\n\n```text\n(.*?)```", cli_docs.page(), re.DOTALL)
+    sections = re.findall(r"## `(ledger [^`]+)`\n\n```text\n(.*?)```", docs.page(), re.DOTALL)
     assert len(sections) > 15
     for name, text in sections:
         if "Commands:" in text:
@@ -28,8 +28,8 @@ def test_every_command_has_an_example_and_json() -> None:
 
 def test_a_stale_page_is_told(tmp_path: Path) -> None:
     page = tmp_path / "cli.md"
-    assert cli_docs.main(["--check", str(page)]) == 1
-    assert cli_docs.main([str(page)]) == 0
-    assert cli_docs.main(["--check", str(page)]) == 0
+    assert docs.main(["--check", str(page)]) == 1
+    assert docs.main([str(page)]) == 0
+    assert docs.main(["--check", str(page)]) == 0
     page.write_text(page.read_text() + "x")
-    assert cli_docs.main(["--check", str(page)]) == 1
+    assert docs.main(["--check", str(page)]) == 1

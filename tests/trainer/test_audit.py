@@ -87,7 +87,7 @@ def test_training_and_audits_of_the_built_in_model_do_without_torch(project: Pro
     lying_run(
         project,
         "import sys\n"
-        "from bitwitness.trainer import cli, cli_coverage, cli_drill, cli_trace\n"
+        "from bitwitness.trainer.cli import audit as _, coverage, drill, trace, train\n"
         "from bitwitness.trainer.audit import audit\n"
         "assert 'torch' not in sys.modules\n"
         "sys.modules['torch'] = None  # from here on its import fails",

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.trainer import cli, cli_progress
+from bitwitness.trainer import run
+from bitwitness.trainer.cli import progress
 from bitwitness.trainer.run import Progress
 
 
 def test_without_a_terminal_a_run_says_ten_lines_and_other_work_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with cli_progress.training(100) as report:
+    with progress.training(100) as report:
         for step in range(1, 101):
             report(Progress(step, 100, 2.5, 1.0, 1e-3, tokens=1000, seconds=0.5, replayed=step < 15))
     out, err = capsys.readouterr()
@@ -20,12 +21,12 @@ def test_without_a_terminal_a_run_says_ten_lines_and_other_work_nothing(capsys: 
     assert out == "" and len(lines) == 10
     assert lines[0] == "step 10 of 100  loss 2.5000  replaying"
     assert lines[-1] == "step 100 of 100  loss 2.5000  2,000 tokens/s"
-    with cli_progress.counting("auditing") as count:
+    with progress.counting("auditing") as count:
         count(1, 2)
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_hint_after_an_interruption_is_a_whole_command() -> None:
-    hint = cli._again(Path("my runs/run.toml"), "second")
+    hint = run._again(Path("my runs/run.toml"), "second")
     assert shlex.split(hint) == ["ledger", "train", "my runs/run.toml", "--name", "second", "--resume"]
-    assert cli._again(Path("run.toml"), None) == "ledger train run.toml --resume"
+    assert run._again(Path("run.toml"), None) == "ledger train run.toml --resume"

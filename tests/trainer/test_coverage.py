@@ -18,7 +18,7 @@ from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify import KeyRing
 from bitwitness.trainer.audit import audit
-from bitwitness.trainer.cli_coverage import bar
+from bitwitness.trainer.cli.coverage import bar
 from bitwitness.trainer.coverage import Coverage, Segment, measure, open_coverage
 from bitwitness.trainer.history import Entry, RunHistory, open_run
 from bitwitness.trainer.run import train

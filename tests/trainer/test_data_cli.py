@@ -11,7 +11,7 @@ import pytest
 
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.cli_data import data as group
+from bitwitness.trainer.cli.data import data as group
 from bitwitness.trainer.data import Dataset
 
 

@@ -1,0 +1,110 @@
+"""`ledger witness`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import BitwitnessError, FoundWrong
+from ..note import Verifier
+from ..trust import load_trust
+from ..witness import Witness
+from ..witness_policy import parse_policy
+from ..witness_request import MAX_REQUEST
+from . import output
+from .files import read_file, write_file
+from .options import JsonOption, current_project, load_key
+
+app = typer.Typer(help="Watch over logs: cosign checkpoints that only ever extend one another.", no_args_is_help=True)
+
+KeyOption = Annotated[Path, typer.Option("--key", metavar="FILE", help="The witness's private key.")]
+NameOption = Annotated[
+    str, typer.Option("--name", help="The name it cosigns by, best an address without scheme: witness.example/w1.")
+]
+LogOption = Annotated[
+    list[str] | None, typer.Option("--log", metavar="VKEY", help="A log to watch; again for more. Else the project's.")
+]
+PolicyOption = Annotated[
+    Path | None, typer.Option("--policy", metavar="FILE", help="Watch the `log` lines of this tlog-policy file, too.")
+]
+StateOption = Annotated[
+    Path, typer.Option("--state", metavar="FILE", help="Its memory, what it cosigned last; back it up, never reset it.")
+]
+
+
+@app.command()
+def serve(
+    key: KeyOption,
+    name: NameOption,
+    log: LogOption = None,
+    policy: PolicyOption = None,
+    state: StateOption = Path("witness.db"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8002,
+) -> None:
+    """Answer add-checkpoint requests (C2SP tlog-witness) until Ctrl-C.
+
+    Prints its address, and on stderr the key for others to pin, which it also answers at /vkey. Put a TLS proxy before
+    it for the public.
+
+    Example: ledger witness serve --key witness.pem --name witness.example/w1 --log "$LOG_VKEY"
+    """
+    from .. import witness_server  # asyncio takes longer to import than a model to be verified
+
+    witness = Witness(name, load_key(key, "witness"), _logs(log, policy), state)
+    try:
+        witness_server.run_server(witness, host, port)
+    finally:
+        witness.close()
+
+
+@app.command()
+def sign(
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="A file of `ledger checkpoint --request`.")],
+    key: KeyOption,
+    name: NameOption,
+    log: LogOption = None,
+    policy: PolicyOption = None,
+    state: StateOption = Path("witness.db"),
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here, not to stdout.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Cosign by file, without a server: check a request as `witness serve` would, and print the cosignature line.
+
+    The log's people add it with `ledger checkpoint --cosignature FILE`. Exit code 1 if the request is refused.
+
+    Example: ledger witness sign request.txt --key witness.pem --name witness.example/w1 --log "$LOG_VKEY"
+    """
+    witness = Witness(name, load_key(key, "witness"), _logs(log, policy), state)
+    try:
+        answer = witness.add_checkpoint(read_file(request, MAX_REQUEST))
+    finally:
+        witness.close()
+    if answer.status == 409:
+        raise Refused(f"409: this witness has cosigned {answer.body.strip()} entries; make the request --since those")
+    if answer.status != 200:
+        raise Refused(f"{answer.status}: {answer.body.strip()}")
+    if out is not None:
+        write_file(out, answer.body)
+    if json_output:
+        output.emit_json({"vkey": witness.verifier.vkey, "cosignature": answer.body})
+    elif out is None:
+        sys.stdout.write(answer.body)
+    output.note(f"cosigned by {witness.verifier.vkey}")
+
+
+class Refused(FoundWrong):
+    """The witness does not cosign this; the message begins with the HTTP status that it would answer."""
+
+
+def _logs(vkeys: list[str] | None, policy: Path | None) -> list[Verifier]:
+    logs = [Verifier.parse(vkey) for vkey in vkeys or []]
+    if policy is not None:
+        listed = parse_policy(read_file(policy, 1 << 20)).logs
+        logs += [item.verifier for item in listed if item.verifier not in logs]
+        if not logs:
+            raise BitwitnessError(f"{policy}: it lists no log")
+    return logs or [load_trust(current_project().trust_path).log]

@@ -1,0 +1,1 @@
+"""The commands of `ledger` about models and their status."""

@@ -1,0 +1,1 @@
+"""The commands of `ledger` that build data, train, audit and explain."""
