@@ -7,6 +7,7 @@ what pages show of single steps and evals is read from the entry of each row, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import jcs
@@ -15,6 +16,7 @@ from ..envelope import open_envelope
 from ..errors import BitwitnessError
 from ..verify import Check
 from .answers import Asked
+from .evidence import Evidence
 
 DIFFERS = "the derived tables differ from the signed entry: they were edited, see `ledger fsck`"
 
@@ -29,11 +31,70 @@ def evals(asked: Asked, run: str, rows: Sequence[dict[str, Any]]) -> list[dict[s
     return [_signed(asked, run, "eval", row) for row in rows]
 
 
-def check(row: Mapping[str, Any]) -> Check:
-    """Whether the row that led to an entry says what the entry does, as a check of the entry's page."""
-    if row["edited"]:
-        return Check("tables", False, DIFFERS)
-    return Check("tables", True, "the row of the derived tables says what the entry does")
+def step_page(found: Evidence, row: Mapping[str, Any], step: int) -> Evidence:
+    """The evidence for a step, with whether the row that led to it says what it does. ``row`` is one of `steps`."""
+    return _judged(found, row["edited"] or row["step"] != step)
+
+
+def dataset_page(found: Evidence, row: Mapping[str, Any]) -> Evidence:
+    """As `step_page`, of a dataset."""
+    if found.kind != "dataset":
+        return _judged(found, True)
+    said = found.predicate
+    signed = {
+        name: said.get(name) for name in ("name", "documents", "tokens", "bytes", "visibility", "license", "time")
+    }
+    signed |= {"root": said["dataset"]["root"], "size": said["dataset"]["size"]}
+    signed |= {"tokenizer": said["tokenizer"]["name"], "vocabulary": said["tokenizer"]["vocabulary"]}
+    return _judged(found, _differs(row, signed))
+
+
+def audit_page(
+    found: Evidence, row: Mapping[str, Any], run: Mapping[str, Any], units: Sequence[Mapping[str, Any]]
+) -> Evidence:
+    """As `step_page`, of an audit with its units."""
+    if found.kind != "audit":
+        return _judged(found, True)
+    said = found.predicate
+    signed = {name: said[name] for name in ("basis", "result", "steps")} | {"time": said["observed"]["time"]}
+    differs = _differs(row, signed) or run["hash"] != said["run"] or len(units) != len(said["units"])
+    for unit, stated in zip(units, said["units"], strict=False):
+        partial = "part" in stated and stated["outcome"] == "match"
+        whole = {name: stated.get(name) for name in ("first", "last", "cause", "reason")}
+        differs = differs or _differs(unit, whole | {"outcome": "partial" if partial else stated["outcome"]})
+    return _judged(found, differs)
+
+
+def version_page(
+    asked: Asked,
+    found: Evidence,
+    row: Mapping[str, Any],
+    run: Mapping[str, Any],
+    files: Sequence[Mapping[str, Any]],
+    words: Sequence[Mapping[str, Any]],
+) -> Evidence:
+    """As `step_page`, of a release with its files and with what was said of it."""
+    if found.kind != "release":
+        return _judged(found, True)
+    said = found.predicate
+    signed = {name: said.get(name) for name in ("model", "version", "step", "state", "dtype", "license", "time")}
+    differs = _differs(row, signed | {"weights": said["weights"]["root"]}) or run["hash"] != said["run"]
+    differs = differs or [{name: file[name] for name in ("name", "sha256", "bytes")} for file in files] != said["files"]
+    for word in words:
+        spoken = open_envelope(asked.ledger.entry(word["entry"])).statement["predicate"]
+        stated = {name: spoken.get(name) for name in ("statement", "alias", "reason", "policy", "time")}
+        differs = differs or spoken.get("release") != found.leaf_hash or _differs(word, stated)
+    return _judged(found, differs)
+
+
+def _judged(found: Evidence, differs: bool) -> Evidence:
+    """The evidence with one check more: a page whose rows differ from the entry says so where it says `verified`."""
+    said = DIFFERS if differs else "the rows of the derived tables say what the entry does"
+    return replace(found, checks=(*found.checks, Check("tables", not differs, said)))
+
+
+def _differs(row: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
+    return any(row[name] != value for name, value in signed.items())
 
 
 def _signed(asked: Asked, run: str, kind: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -365,6 +365,35 @@ def test_edited_tables_are_not_shown_as_signed(project: Project, tmp_path: Path)
     assert "record WRONG" in ask(path, f"/runs/{name}/steps/{last}").text
 
 
+@pytest.mark.parametrize(
+    ("page", "edit"),
+    [
+        ("models", "UPDATE releases SET dtype = 'BF16'"),
+        ("models", "UPDATE release_files SET bytes = 1"),
+        ("models", "UPDATE endorsements SET statement = 'approved by all', alias = NULL"),
+        ("audits", "UPDATE audits SET result = 'match', steps = 77"),
+        ("audits", "UPDATE audit_units SET outcome = 'match', last = last + 1"),
+        ("datasets", "UPDATE datasets SET tokens = 77"),
+    ],
+)
+def test_a_badge_stands_beside_no_edited_row(project: Project, tmp_path: Path, page: str, edit: str) -> None:
+    path = tmp_path / "ledger.db"
+    shutil.copy(project.ledger_path, path)
+    pattern = rf'href="(/{page}/[^"/]+/[0-9]+)"' if page == "models" else rf'href="(/{page}/[0-9]+)"'
+    index = ask(path, f"/{page}").text
+    if page == "models":
+        index = ask(path, re.findall(r'href="(/models/[^"/]+)"', index)[0]).text
+    address = re.findall(pattern, index)[-1]
+    assert "say what the entry does" in ask(path, address).text
+    with sqlite3.connect(path) as connection:
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute(edit)
+    connection.close()
+    text = ask(path, address).text
+    assert "record WRONG" in text and "were edited" in text and "record verified" not in text
+
+
 def test_paths_do_not_end_in_a_slash_and_commands_wrap(project: Project) -> None:
     text = ask(project.ledger_path, "/runs/demo/steps/1").text
     crumbs = text.partition('<nav class="crumbs"')[2].partition("</nav>")[0]

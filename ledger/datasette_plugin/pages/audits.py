@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import signed_rows
 from ..answers import Asked, Moved, NotHere, Page
 from ..evidence import evidence
 from ..strip import Unit, coverage_strip
@@ -39,8 +40,8 @@ def audit(asked: Asked) -> Page | Moved:
     if run is None:
         raise NotHere("The audited run is not in this ledger.")
     units = asked.rows("SELECT * FROM audit_units WHERE audit = ? ORDER BY position", number)
-    found = evidence(asked, number)
-    for unit, signed in zip(units, found.predicate["units"], strict=False):
+    found = signed_rows.audit_page(evidence(asked, number), row, run, units)
+    for unit, signed in zip(units, found.predicate.get("units", ()), strict=False):
         unit["found"] = signed.get("found")
     states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", row["run"])
     first, last = steps_of(asked, row["run"])

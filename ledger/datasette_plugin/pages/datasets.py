@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import signed_rows
 from ..answers import Asked, NotHere, Page
 from ..evidence import evidence
 
@@ -25,5 +26,5 @@ def dataset(asked: Asked) -> Page:
         " JOIN runs ON runs.entry = run_datasets.run WHERE dataset = ? ORDER BY runs.entry DESC LIMIT 200",
         number,
     )
-    context = {"dataset": row, "runs": runs, "found": evidence(asked, number)}
+    context = {"dataset": row, "runs": runs, "found": signed_rows.dataset_page(evidence(asked, number), row)}
     return Page("dataset.html", row["name"], "datasets", context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .. import signed_rows
 from ..answers import Asked, NotHere, Page
 from ..evidence import evidence
 from ..strip import coverage_strip
@@ -60,6 +61,12 @@ def version(asked: Asked) -> Page:
     audits, units = audits_of(asked, release["run"])
     states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", release["run"])
     first, last = steps_of(asked, release["run"])
+    files = asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"])
+    words = asked.rows(
+        "SELECT endorsements.*, keys.keyid, keys.role, keys.name AS key_name FROM endorsements"
+        " JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
+        release["entry"],
+    )
     return Page(
         "version.html",
         f"{name} {number}",
@@ -70,20 +77,20 @@ def version(asked: Asked) -> Page:
                 "SELECT alias, entry FROM aliases WHERE release = ? ORDER BY alias", release["entry"]
             ),
             "state": asked.row("SELECT * FROM release_states WHERE release = ?", release["entry"]),
-            "files": asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"]),
+            "files": files,
             "lineage": _lineage(asked, run, release["step"]),
             "audits": audits,
             "strip": coverage_strip(units, [state["step"] for state in states], start=first - 1, last=last),
             "outcomes": {unit.outcome for unit in units},
-            "evals": asked.rows(
-                "SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", release["run"], release["step"]
+            "evals": signed_rows.evals(
+                asked,
+                run["hash"],
+                asked.rows(
+                    "SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", release["run"], release["step"]
+                ),
             ),
-            "endorsements": asked.rows(
-                "SELECT endorsements.*, keys.keyid, keys.role, keys.name AS key_name FROM endorsements"
-                " JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
-                release["entry"],
-            ),
-            "found": evidence(asked, release["entry"]),
+            "endorsements": words,
+            "found": signed_rows.version_page(asked, evidence(asked, release["entry"]), release, run, files, words),
         },
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from .. import signed_rows
@@ -77,8 +76,7 @@ def step(asked: Asked) -> Page | Moved:
             f"The tables of this ledger name entry {row['entry']} for the step, which is none: `ledger fsck`."
         )
     (shown,) = signed_rows.steps(asked, run["hash"], [row])
-    row = {**shown, "edited": shown["edited"] or shown["step"] != number}
-    found = replace(found, checks=(*found.checks, signed_rows.check(row)))
+    found, row = signed_rows.step_page(found, shown, number), shown
     signed = found.predicate["computed"]["scalars"]
     scalars = [(SCALARS.get(name, name), signed[name]) for name in sorted(signed, key=_scalar_order)]
     context = {"found": found, "scalars": scalars, **_around(asked, run, row)}
