@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.trainer import run
-from bitwitness.trainer.cli import progress
+from bitwitness.trainer.cli import progress, train
 from bitwitness.trainer.run import Progress
 
 
@@ -27,6 +26,6 @@ def test_without_a_terminal_a_run_says_ten_lines_and_other_work_nothing(capsys: 
 
 
 def test_the_hint_after_an_interruption_is_a_whole_command() -> None:
-    hint = run._again(Path("my runs/run.toml"), "second")
+    hint = train._again(Path("my runs/run.toml"), "second")
     assert shlex.split(hint) == ["ledger", "train", "my runs/run.toml", "--name", "second", "--resume"]
-    assert run._again(Path("run.toml"), None) == "ledger train run.toml --resume"
+    assert train._again(Path("run.toml"), None) == "ledger train run.toml --resume"
