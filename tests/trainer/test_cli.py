@@ -102,7 +102,7 @@ def test_an_interrupted_run_is_no_success(
         yield lambda progress: os.kill(os.getpid(), number) if progress.step == 3 else None
 
     with monkeypatch.context() as patch:
-        patch.setattr("bitwitness.trainer.cli.training", stopping)
+        patch.setattr("bitwitness.trainer.cli.train.training", stopping)
         said = ledger("train", "run.toml", "--threads", "1")
     assert said.code == code
     assert said.err.splitlines()[-1] == "stopped after step 3; `ledger train run.toml --resume` continues"
