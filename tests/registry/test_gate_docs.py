@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bitwitness.ledger.cli import main
+
 from .conftest import Registered
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -96,3 +98,12 @@ def test_the_init_container(registered: Registered, tmp_path: Path, wrong: bool)
     done = subprocess.run([*container["command"], script], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == (1 if wrong else 0), done.stdout + done.stderr
     assert (tmp_path / "state" / "seen.json").exists() is not wrong
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "config.json", "model.safetensors"])
+def test_a_folder_that_lacks_a_file_is_found_wrong(registered: Registered, name: str) -> None:
+    """As the table of exit codes says: 1 for what a folder lacks, 2 for a folder that is not there."""
+    (registered.folder / name).unlink()
+    assert main(["verify", str(registered.folder), "--policy", str(registered.policy)]) == 1
+    assert main(["verify", str(registered.folder / "gone"), "--policy", str(registered.policy)]) == 2
+    assert "lacks a file that it must hold" in PAGE
