@@ -30,12 +30,19 @@ class FoundWrong(BitwitnessError):
 
 
 class FormatError(FoundWrong):
-    """Bytes that do not follow a format of docs/formats. `where` names the part, `reason` what is wrong."""
+    """Bytes that do not follow a format of docs/formats. `where` names the part, `reason` what is wrong.
+
+    Both quote what a stranger wrote, so they stay one line that a person reads: too long a text loses its middle.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
-        self.reason = reason
+        self.where, self.reason = _line(where), _line(reason)
+        super().__init__(f"{self.where}: {self.reason}")
+
+
+def _line(text: str) -> str:
+    text = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if len(text) <= 280 else f"{text[:180]} … {text[-90:]}"
 
 
 class JsonError(FormatError):

@@ -69,6 +69,16 @@ def test_encode_refuses(value: Any, reason: str) -> None:
         jcs.encode(value)
 
 
+@pytest.mark.parametrize("value", ["\u04cc", {"k" * 5000 + "\n": None}, {"a\nb": {"c" * 900: {"d" * 900: 1.5}}}])
+def test_a_reason_is_one_line_however_long_the_keys_are(value: Any) -> None:
+    if isinstance(value, str):
+        value = {"k" * 5000 + value: 1}
+    with pytest.raises(JsonError) as error:
+        jcs.encode(value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+    assert str(error.value).endswith(("is not ASCII", "leave the field out", "f64_hex"))
+
+
 def test_depth_is_capped_both_ways() -> None:
     value: Any = 1
     for _ in range(jcs.MAX_DEPTH):
