@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
+Array = NDArray[Any]
 
 _DTYPES: Mapping[str, type[np.generic]] = {"F32": np.float32, "I32": np.int32, "I16": np.int16}
 _LINE = 64

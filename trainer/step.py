@@ -12,13 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol
 
 from bitwitness.kernels import host
-from bitwitness.kernels.buffers import F32, floats, zeros
+from bitwitness.kernels.buffers import F32, Array, floats, zeros
 from bitwitness.kernels.program import Executor, Program
 from bitwitness.kernels.reduce import sum_f64
 from bitwitness.ledger.errors import BitwitnessError
@@ -33,7 +30,7 @@ from .programs import Decoder, StepPrograms
 from .schedule import learning_rate
 from .state import State
 
-Weights = Mapping[str, NDArray[Any]]
+Weights = Mapping[str, Array]
 """The parameters as the programs of a step read them: `params` and, in block fixed point, every matrix quantised."""
 
 Tap = Callable[[Iterable[tuple[str, F32]]], None]
@@ -131,7 +128,7 @@ class Workspace:
         self._scalars = floats(len(layout.names), 8)
         self._apart = {name: floats(*shape) for name, shape in programs.apart.items()}
         self._places = zeros((rows, 3), "I32")
-        self._places[:, 2] = np.arange(rows) % config.data.window
+        self._places[:, 2] = [row % config.data.window for row in range(rows)]
         self._free: list[F32] = []
 
     def _executor(self, program: Program) -> Executor:
@@ -254,7 +251,7 @@ def _int32(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-def _outputs(program: Program) -> dict[str, NDArray[Any]]:
+def _outputs(program: Program) -> dict[str, Array]:
     """Arrays for the outputs of a program, by name."""
     outputs = (buffer for buffer in program.external if buffer.kind == "output")
     return {buffer.name: zeros(buffer.shape, buffer.dtype) for buffer in outputs}
