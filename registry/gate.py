@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.cli.files import write_file
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.user_files import write_file
 
 from . import names, rules
 from .checks import Check, exit_code

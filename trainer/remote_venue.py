@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 from bitwitness.ledger import merkle, tlog_proof
-from bitwitness.ledger.cli.files import read_file
 from bitwitness.ledger.envelope import MAX_ENTRY
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer
@@ -24,6 +23,7 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.submissions import read_submission, split_file
 from bitwitness.ledger.tile_export import write_whole
 from bitwitness.ledger.trust import load_trust
+from bitwitness.ledger.user_files import read_file
 
 from .history import LedgerNotVerified
 from .material import Material

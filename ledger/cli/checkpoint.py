@@ -15,9 +15,9 @@ from ..lock import LedgerLocked
 from ..project import Project
 from ..store import Ledger
 from ..trust import Trust, load_trust, witness_line
+from ..user_files import read_file, write_file
 from ..witness_request import request_text
 from . import output
-from .files import read_file, write_file
 from .options import JsonOption, current_project, load_key
 
 

@@ -12,8 +12,8 @@ from ..entries import check
 from ..envelope import MAX_ENTRY, open_envelope
 from ..errors import BitwitnessError
 from ..keys import PublicKey, Signer
+from ..user_files import read_file
 from . import output
-from .files import read_file
 from .options import JsonOption, current_project, load_key, new_passphrase
 
 app = typer.Typer(

@@ -10,8 +10,8 @@ import typer
 
 from .. import prove as proofs
 from ..store import Ledger
+from ..user_files import write_file
 from . import output
-from .files import write_file
 from .options import JsonOption, current_project
 
 

@@ -9,8 +9,8 @@ import typer
 
 from ..envelope import MAX_ENTRY
 from ..submissions import Receipt, split_file, submit
+from ..user_files import read_file
 from . import output
-from .files import read_file
 from .options import JsonOption, current_project
 
 _LIMIT = 64 * (MAX_ENTRY + 1)

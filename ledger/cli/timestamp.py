@@ -11,7 +11,7 @@ from .. import rfc3339, timestamp
 from ..checkpoint import parse_checkpoint
 from ..errors import BitwitnessError
 from ..note import parse_note
-from .files import read_file, write_file
+from ..user_files import read_file, write_file
 from .options import JsonOption, current_project
 from .output import emit_json, note
 

@@ -13,9 +13,9 @@ from ..errors import BitwitnessError
 from ..fork import looks_like_fork, verify_fork
 from ..regular_file import open_regular
 from ..trust import load_trust
+from ..user_files import read_file, write_file
 from ..verify import Check, exit_code, verify_proof
 from . import output
-from .files import read_file, write_file
 from .options import JsonOption, current_project
 from .plugins import load_verifier
 

@@ -11,11 +11,11 @@ import typer
 from ..errors import BitwitnessError, FoundWrong
 from ..note import Verifier
 from ..trust import load_trust
+from ..user_files import read_file, write_file
 from ..witness import Witness
 from ..witness_policy import parse_policy
 from ..witness_request import MAX_REQUEST
 from . import output
-from .files import read_file, write_file
 from .options import JsonOption, current_project, load_key
 
 app = typer.Typer(help="Watch over logs: cosign checkpoints that only ever extend one another.", no_args_is_help=True)

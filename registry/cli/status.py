@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from bitwitness.ledger.cli.files import write_file
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import emit_checks, emit_json, note
 from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.user_files import write_file
 
 from .. import status_file
 from ..checks import exit_code

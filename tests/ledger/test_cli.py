@@ -395,7 +395,7 @@ def test_a_gate_loads_only_what_it_needs() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     commands, heavy = result.stderr.splitlines()
-    names = ("files", "options", "output", "plugins", "verify")
+    names = ("options", "output", "plugins", "verify")
     assert commands == str([f"bitwitness.ledger.cli.{name}" for name in names])
     assert heavy == "[]"
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwitness.ledger.cli.files import read_file
 from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.cli.output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError, Stopped
+from bitwitness.ledger.user_files import read_file
 
 from ..ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
 from ..audit import audit as run_audit

@@ -1,11 +1,11 @@
-"""Files that a command is given: read with a limit, failures in one line."""
+"""Files that a person names: read with a limit, failures in one line."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import BitwitnessError
-from ..regular_file import open_regular
+from .errors import BitwitnessError
+from .regular_file import open_regular
 
 
 def read_file(path: Path, limit: int) -> bytes:
