@@ -56,7 +56,7 @@ def test_an_honest_record_has_no_fault(record: tuple[RunHistory, str]) -> None:
         ("run", 0, lambda said: said.update(origin="other.log/x"), 0, "origin"),
         ("run", 0, lambda said: said["constants"].update(magic="cc" * 32), 0, "constants"),
         ("run", 0, lambda said: said["control"].update(cursor=4), 0, "control"),
-        ("run", 0, lambda said: said["config"]["loss"].clear(), 0, "config"),
+        ("run", 0, lambda said: said["config"]["optimizer"].update(clip=1), 0, "config"),
         ("run", 0, lambda said: said["datasets"].pop(), 0, "datasets"),
         ("run", 0, lambda said: said["datasets"].append(said["datasets"][0]), 0, "datasets"),
         ("run", 0, lambda said: said["datasets"][0].update(entry=said["datasets"][1]["entry"]), 0, "datasets"),
