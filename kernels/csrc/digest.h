@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sha256_constants.h"
 #include "signature.h"
 
 namespace bitwitness {
@@ -25,7 +26,7 @@ class Sha256 {
  private:
   void block(const uint8_t* data);
 
-  uint32_t state_[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  Sha256Words state_ = kSha256Begin;
   uint64_t bytes_ = 0;
   uint8_t rest_[64];
 };

@@ -6,6 +6,7 @@
 
 #include "errors.h"
 #include "library.h"
+#include "sha256_constants.h"
 #include "thread_pool.h"
 
 #if defined(__x86_64__)
@@ -19,21 +20,9 @@ namespace bitwitness {
 
 namespace {
 
-using Words = std::array<uint32_t, 8>;
+using Words = Sha256Words;
 
 constexpr size_t kBlock = 64;
-
-// FIPS 180-4, sections 5.3.3 and 4.2.2.
-constexpr Words kBegin = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-alignas(16) constexpr uint32_t kRound[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 // The next `blocks` blocks of `kLanes` messages. `state[l]` holds words a … h; the instructions want them as (f, e, b,
 // a) and (h, g, d, c), lowest lane first.
@@ -58,7 +47,7 @@ __attribute__((target("sha,sse4.1"))) void compress(Words* const (&state)[kLanes
     }
 #pragma GCC unroll 16
     for (int four = 0; four < 16; ++four) {  // four rounds each, and four words of the schedule
-      const __m128i round = _mm_load_si128(reinterpret_cast<const __m128i*>(kRound + 4 * four));
+      const __m128i round = _mm_load_si128(reinterpret_cast<const __m128i*>(kSha256Round + 4 * four));
 #pragma GCC unroll 2
       for (int l = 0; l < kLanes; ++l) {
         __m128i* const v = w[l];
@@ -198,7 +187,7 @@ Words keyed(std::string_view key, uint8_t pad) {
   uint8_t block[kBlock] = {};
   if (!key.empty()) std::memcpy(block, key.data(), key.size());
   for (uint8_t& byte : block) byte ^= pad;
-  Words state = kBegin;
+  Words state = kSha256Begin;
   compress<1>({&state}, {block}, 1);
   return state;
 }
@@ -219,7 +208,7 @@ std::vector<Hash> chunk_leaves(const std::vector<Piece>& pieces, size_t chunk_by
   for (const auto& [data, bytes] : pieces) {
     const auto* const begin = static_cast<const uint8_t*>(data);
     for (size_t at = 0; at < bytes; at += chunk_bytes) {
-      messages.push_back({&kBegin, 0, true, {begin + at, std::min(chunk_bytes, bytes - at)}});
+      messages.push_back({&kSha256Begin, 0, true, {begin + at, std::min(chunk_bytes, bytes - at)}});
     }
   }
   return hash_all(messages, threads);
