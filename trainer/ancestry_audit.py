@@ -14,6 +14,7 @@ from typing import Any
 
 from .audit import AuditReport, audit
 from .history import open_verified_run
+from .outcome import overall
 from .plan import AuditPlan, plan_audit
 from .venue import Venue
 
@@ -51,10 +52,7 @@ class AncestryReport:
     @property
     def result(self) -> str:
         """A mismatch anywhere is one; a match needs all; else the first other result."""
-        results = [report.result for report in self.reports]
-        if "mismatch" in results:
-            return "mismatch"
-        return next((result for result in results if result != "match"), "match")
+        return overall(report.result for report in self.reports)
 
 
 def line_of(venue: Venue, name: str) -> list[Span]:

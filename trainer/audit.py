@@ -31,7 +31,7 @@ from .coverage import open_coverage
 from .examiner import Examiner
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .machine import machine_fault, unproven
-from .outcome import UnitResult
+from .outcome import UnitResult, overall
 from .part_audit import require_part
 from .record_check import Fault, check_record, require_steps
 from .run import check_threads
@@ -173,7 +173,7 @@ def audit(
         screened = examiner.screen() if screen else Screened(0, len(history.states), ())
         results = _examine(examiner, chosen, part, threads, report)
         compared = tuple(sorted({step for item in results for step in item.compared if step > history.first}))
-        result = _overall(results)
+        result = overall(item.outcome for item in results)
         transcript = examiner.transcript.commit()
         predicate: Json = {
             **({} if given is None else {"beacon": given.given}),
@@ -367,11 +367,3 @@ def with_faults(history: RunHistory, results: list[UnitResult], faults: list[Fau
             compared, start = item.compared, item.start
             by_unit[first, last] = UnitResult(item.unit, "mismatch", compared, reason, detail, found, start=start)
     return [by_unit[key] for key in every if key in by_unit]
-
-
-def _overall(results: list[UnitResult]) -> str:
-    """A mismatch anywhere is a mismatch; a match needs every unit; else the first outcome that is not a match."""
-    outcomes = [item.outcome for item in results]
-    if "mismatch" in outcomes:
-        return "mismatch"
-    return next((outcome for outcome in outcomes if outcome != "match"), "match")

@@ -29,7 +29,7 @@ from .outcome import UnitResult
 from .part_audit import PartExaminer
 from .parts import PartsUnavailable
 from .record_check import Fault
-from .replay import nearest_state, replay, stored_state
+from .replay import advance, nearest_state, replay, stored_state
 from .sample import Unit
 from .screen import Screened, screen
 from .state import State, StateCommitment, StateMismatch, StateUnavailable
@@ -262,9 +262,7 @@ class _Examination:
         stream = self.examiner.stream
         if stream is None:
             return
-        for replayed in replay(self.history, state, self.workspace, stream, wanted):
-            if replayed.differences:
-                raise StateMismatch(f"step {replayed.step} before it does not replay")
+        advance(self.history, state, self.workspace, stream, wanted)
         self.start = wanted
 
     def _is_ledgers(self, state: State) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,14 @@ from .mismatch import FirstValue
 from .sample import Unit
 
 Json = dict[str, Any]
+
+
+def overall(outcomes: Iterable[str]) -> str:
+    """A mismatch anywhere is a mismatch; a match needs all to be one; else the first outcome that is not a match."""
+    found = list(outcomes)
+    if "mismatch" in found:
+        return "mismatch"
+    return next((outcome for outcome in found if outcome != "match"), "match")
 
 
 @dataclass(frozen=True)

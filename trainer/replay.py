@@ -139,6 +139,13 @@ def replay(
             return
 
 
+def advance(history: RunHistory, state: State, workspace: Workspace, stream: WindowStream, last: int) -> None:
+    """Bring `state` to the one after step `last`. Raises StateMismatch where a step on the way does not replay."""
+    for replayed in replay(history, state, workspace, stream, last):
+        if replayed.differences:
+            raise StateMismatch(f"step {replayed.step}, on the way to it, does not replay")
+
+
 def compare(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the fields in which two `computed` objects differ."""
     return {

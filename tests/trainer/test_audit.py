@@ -23,7 +23,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify_rows import entry_bytes
 from bitwitness.trainer.audit import audit
-from bitwitness.trainer.audit_text import audit_lines
+from bitwitness.trainer.cli.audit_text import audit_lines
 from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
 from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train

@@ -18,12 +18,12 @@ from bitwitness.ledger.user_files import read_file
 
 from ..ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
 from ..audit import audit as run_audit
-from ..audit_text import ancestry_json, audit_json, recheck_json, recheck_lines, tell
 from ..plan import plan_audit
 from ..recheck import recheck as run_recheck
-from ..source import open_source
+from .audit_text import ancestry_json, audit_json, recheck_json, recheck_lines, tell
 from .options import AtOnce, Threads, cores
 from .progress import counting
+from .source import open_source
 
 EXIT_STATUS = {"match": 0, "mismatch": 1}
 

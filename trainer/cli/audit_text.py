@@ -9,10 +9,10 @@ from typing import Any
 from bitwitness.ledger.audit_rules import tampered_steps
 from bitwitness.ledger.cli.output import counted, note, say
 
-from .ancestry_audit import AncestryReport
-from .audit import AuditReport
-from .outcome import UnitResult
-from .recheck import RecheckReport
+from ..ancestry_audit import AncestryReport
+from ..audit import AuditReport
+from ..outcome import UnitResult
+from ..recheck import RecheckReport
 
 
 def tell(result: AuditReport) -> None:

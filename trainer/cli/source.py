@@ -13,8 +13,8 @@ from bitwitness.ledger.project import CONFIG
 from bitwitness.ledger.remote import Remote, is_address
 from bitwitness.ledger.tile_export import CHECKPOINT
 
-from .remote_venue import RemoteVenue, work_folder
-from .venue import LocalVenue, Venue
+from ..remote_venue import RemoteVenue, work_folder
+from ..venue import LocalVenue, Venue
 
 
 @dataclass(frozen=True)
