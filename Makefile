@@ -76,8 +76,8 @@ referee: ## build the program that executes trace files, without Python: build/r
 	$(CMAKE) --build build/referee --parallel $$(getconf _NPROCESSORS_ONLN)
 
 SECONDS ?= 60
-fuzz: install ## fuzz each parser for SECONDS (60)
-	$(BIN)/python -m tests.fuzz all $(SECONDS)
+fuzz: install ## fuzz each parser for SECONDS (60); with RUNS=N, the same N inputs each time
+	$(BIN)/python -m tests.fuzz all $(if $(RUNS),--runs $(RUNS),$(SECONDS))
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build

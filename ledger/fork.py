@@ -111,7 +111,7 @@ def _convict(data: bytes, trust: Trust) -> str:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise NoFork(f"not {FORMAT}")
     kind = value.get("kind")
-    if kind not in _FIELDS or value.keys() != {"format", "kind", *_FIELDS[kind]}:
+    if not isinstance(kind, str) or kind not in _FIELDS or value.keys() != {"format", "kind", *_FIELDS[kind]}:
         raise NoFork("not one of its kinds, or other fields than its kind has")
     if kind == "run":
         return _run(value, trust)

@@ -1,12 +1,14 @@
 """One fuzz target for a while, with atheris: a parser refuses in one line or gives back the bytes that it read.
 
 `python -m tests.fuzz` lists the targets, which are those of tests/ledger/test_parsers_hostile.py; what is signed is
-also mutated and verified. `python -m tests.fuzz all SECONDS` runs each in turn.
+also mutated and verified. `python -m tests.fuzz all SECONDS` runs each in turn, from new inputs each time;
+`python -m tests.fuzz all --runs N` makes the same N inputs of each wherever it runs, which is what CI asks for.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,8 +18,11 @@ from types import FunctionType
 TARGETS = ("json", "entry", "fork", "note", "checkpoint", "proof", "policy", "request", "bundle", "tile path", "vkey")
 
 
-def fuzz(name: str, seconds: int) -> None:
-    """Run one target; atheris ends the process, with an error if anything escaped."""
+def fuzz(name: str, amount: list[str]) -> None:
+    """Run one target, as much as libFuzzer's options in `amount` say.
+
+    atheris ends the process, with an error if anything escaped.
+    """
     import atheris  # native
 
     from bitwitness.ledger.errors import BitwitnessError
@@ -45,7 +50,7 @@ def fuzz(name: str, seconds: int) -> None:
     with tempfile.TemporaryDirectory() as corpus:
         (Path(corpus) / "original").write_bytes(original)
         limits = [
-            f"-max_total_time={seconds}",
+            *amount,
             f"-artifact_prefix={tempfile.gettempdir()}/",
             "-max_len=8192",
             "-rss_limit_mb=1024",
@@ -57,16 +62,24 @@ def fuzz(name: str, seconds: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2 or arguments[0] not in (*TARGETS, "all"):
-        print("python -m tests.fuzz TARGET SECONDS; targets:", ", ".join(TARGETS), "or all")
-        return 2
-    name, seconds = arguments[0], int(arguments[1])
+    names = (*TARGETS, "all")
+    match arguments:
+        case [name, seconds] if name in names and seconds.isdecimal():
+            amount = [f"-max_total_time={seconds}"]
+        case [name, "--runs", runs] if name in names and runs.isdecimal():
+            amount = [f"-runs={runs}", "-seed=1"]
+        case _:
+            print("python -m tests.fuzz TARGET SECONDS, or TARGET --runs N; targets:", ", ".join(TARGETS), "or all")
+            return 2
     if name != "all":
-        fuzz(name, seconds)
+        fuzz(name, amount)
         return 0
+    # str hashes vary from process to process, and with them the order of sets and what libFuzzer sees covered.
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
     for one in TARGETS:
         print(f"fuzz {one}", flush=True)
-        done = subprocess.run([sys.executable, "-m", "tests.fuzz", one, str(seconds)], capture_output=True, text=True)
+        command = [sys.executable, "-m", "tests.fuzz", one, *arguments[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode != 0:
             print(done.stdout[-2000:], done.stderr[-6000:], sep="\n")
             return 1

@@ -441,6 +441,7 @@ def test_evidence_of_nothing(log: Log) -> None:
         fork.two_entries(second, [placed[0], placed[0]]),
         b"{}",
         b"",
+        *(b'{"checkpoints":[],"format":"bitwitness/fork/1","kind":%b}' % kind for kind in (b"{}", b"[]", b"1")),
     ]
     for data in nothing:
         (check,) = fork.verify_fork(data, small.TRUST)
