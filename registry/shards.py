@@ -7,7 +7,6 @@ it, so the gate takes it only if it says exactly what the shards' own tables say
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,32 +22,12 @@ from .folder import INDEX, WEIGHTS, is_weights_file, shard_name
 _METADATA = {"format": "pt"}
 
 
-_SIZE = re.compile(r"([1-9][0-9]{0,12})(?:(B?)|([KMGT])(B|IB)?)")
-_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
-
-
-class SizeRefused(BitwitnessError):
-    """Not a size of a file."""
-
-
 class TooManyShards(BitwitnessError):
     """The weights would take more files than a release may list."""
 
 
 class ShardsRefused(FoundWrong):
     """The weights files of a release do not belong together, or their index says something else than they do."""
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size: 5GB counts by 1000, as hubs do, 5G and 5GiB by 1024. Raises SizeRefused."""
-    parsed = _SIZE.fullmatch(text.strip().upper())
-    if parsed is None:
-        raise SizeRefused(
-            f"{text[:40]!a} is not a size: give bytes, 500MB or 5GB (by 1000), or 500M, 5G or 5GiB (by 1024)"
-        )
-    number, _, unit, suffix = parsed.groups()
-    factor: int = (1000 if suffix == "B" else 1024) ** _POWERS.get(unit, 0)
-    return int(number) * factor
 
 
 def plan(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

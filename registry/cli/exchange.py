@@ -9,13 +9,13 @@ import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import emit_json, note
+from bitwitness.ledger.sizes import parse_size
 
 from ..derive import Derived, parse_part
 from ..derive import audit as audit_version
 from ..derive import cast as cast_version
 from ..derive import merge as merge_versions
 from ..export import export as export_version
-from ..shards import parse_size
 from .options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption, cosigner
 
 

@@ -23,10 +23,10 @@ from bitwitness.ledger.cli.verify import (
     finish,
     model_options,
 )
+from bitwitness.ledger.sizes import parse_size
 
 from .. import catalog
 from ..register import register as make_version
-from ..shards import parse_size
 from . import exchange, versions
 from .options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption, cosigner
 

@@ -10,6 +10,7 @@ import typer
 from bitwitness.ledger.cli.checkpoint import ask_witnesses
 from bitwitness.ledger.cli.output import note
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.sizes import SIZES
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 
@@ -17,7 +18,7 @@ WitnessOption = Annotated[
     list[str] | None, typer.Option("--witness", metavar="URL", help="Have this witness cosign, as `ledger checkpoint`.")
 ]
 WitnessesOption = Annotated[bool, typer.Option("--witnesses", help="Ask all witnesses of trust.toml.")]
-SIZE_HELP = "Cut weights into files of at most this size: bytes, 500MB or 5GB (by 1000), 500M or 5G (by 1024)."
+SIZE_HELP = f"Cut weights into files of at most this size: {SIZES}."
 VersionArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="NAME (its newest version), NAME/VERSION or NAME@ALIAS.")
 ]

@@ -15,9 +15,9 @@ from bitwitness.kernels.program import Executor
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.jcs import encode, parse
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.sizes import parse_size
 from bitwitness.registry import export as exports
 from bitwitness.registry.export import ExportRefused, VersionChanged, export
-from bitwitness.registry.shards import SizeRefused, parse_size
 from bitwitness.trainer import model as programs
 from bitwitness.trainer.imports import import_checkpoint
 from bitwitness.trainer.layout import Layout
@@ -142,11 +142,3 @@ def test_an_export_holds_the_signed_files_and_proof_as_they_are(registered: Regi
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
     proof = parse((tmp_path / "out" / "provenance.json").read_bytes(), max_bytes=1 << 24)
     assert encode(proof) == (registered.folder / "provenance.json").read_bytes()
-
-
-def test_sizes_are_read_as_hubs_write_them() -> None:
-    assert [parse_size(text) for text in ("7", "500MB", "5GB", "1kb")] == [7, 500_000_000, 5_000_000_000, 1000]
-    assert [parse_size(text) for text in ("1k", "5G", "5GiB", "2M")] == [1024, 5 << 30, 5 << 30, 2 << 20]
-    for text in ("", "0", "GB", "-1", "1 GB", "1e9", "5iB", "5iG"):
-        with pytest.raises(SizeRefused):
-            parse_size(text)

@@ -130,7 +130,7 @@ def test_bad_input_is_one_line_and_exit_2(project: Project, ledger: Any) -> None
         (["build", "bad.jsonl", "--name", "n"], "bad.jsonl, line 2"),
         (["build", "text", "--name", "taken"], "already"),
         (["build", "text", "--name", "a/b"], "name"),
-        (["build", "text", "--name", "n", "--max-bytes", "many"], "--max-bytes many"),
+        (["build", "text", "--name", "n", "--max-bytes", "many"], "'many' is not a size"),
         (["build", "text", "--name", "n", "--held-out", "2"], "--held-out 2"),
         (["build", "text", "--name", "n", "--tokenizer", "none.json"], "none.json"),
         (["show", "unknown"], "no dataset unknown"),

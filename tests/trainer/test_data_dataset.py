@@ -42,7 +42,6 @@ from bitwitness.trainer.data import (
     entry_bytes,
     entry_leaf,
     load_tokenizer,
-    parse_size,
     record,
 )
 from bitwitness.trainer.data import shards as shards_module
@@ -208,20 +207,6 @@ def test_max_bytes_stops_before_the_document_that_exceeds_it(tmp_path: Path, cor
         assert built.train.documents == expected and built.stopped_at_limit is (expected < len(sizes))
     with pytest.raises(NoDocuments, match="max-bytes"):
         made(tmp_path / "data", corpus, max_bytes=3)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("5", 5), ("64K", 65536), ("4M", 4 << 20), ("1g", 1 << 30), ("2MiB", 2 << 20), ("3KB", 3072)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "M", "-1", "1.5M", "4X", "1e3"])
-def test_sizes_that_are_not(text: str) -> None:
-    with pytest.raises(DataError, match="such as"):
-        parse_size(text)
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

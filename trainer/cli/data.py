@@ -14,6 +14,7 @@ from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import counted, emit_fields, emit_json, note, say
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.merkle import leaf_hash
+from bitwitness.ledger.sizes import SIZES, parse_size
 
 from .. import data as library
 from ..data.builder import HELD_OUT_DEFAULT
@@ -54,7 +55,7 @@ def build(
         list[str] | None, typer.Option(metavar="PATTERN", help="Leave out files and folders; repeatable.")
     ] = None,
     max_bytes: Annotated[
-        str | None, typer.Option(metavar="N", help="Stop before the document that exceeds this: 500000, 64K, 4M.")
+        str | None, typer.Option(metavar="SIZE", help=f"Stop before the document that exceeds this: {SIZES}.")
     ] = None,
     held_out: Annotated[
         str, typer.Option(metavar="FRACTION", help="Documents kept apart as NAME.held-out, by their content.")
@@ -77,7 +78,7 @@ def build(
         name=name,
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),
-        max_bytes=None if max_bytes is None else library.parse_size(max_bytes),
+        max_bytes=None if max_bytes is None else parse_size(max_bytes),
         held_out=held_out,
         private=private,
         license=license,

@@ -1,6 +1,6 @@
 """Training data: from files to a committed dataset, and from a dataset to windows in a seed's order."""
 
-from .builder import BuildOptions, Built, build, parse_size
+from .builder import BuildOptions, Built, build
 from .dataset import Dataset, dataset_names
 from .entry import entry_bytes, entry_leaf, record
 from .errors import (
@@ -50,6 +50,5 @@ __all__ = [
     "entry_leaf",
     "held_out_name",
     "load_tokenizer",
-    "parse_size",
     "record",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ from .tokenizer import ByteTokenizer, Tokenizer
 from .writer import DatasetWriter
 
 HELD_OUT_DEFAULT = "0.05"
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 Progress = Callable[[int, int, int], None]
 """(files read, files in all, bytes taken)"""
@@ -64,14 +62,6 @@ class Built:
     links_skipped: int = 0
     stopped_at_limit: bool = False
     notes: list[str] = field(default_factory=list)
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `4M`: digits and K, M, G or T (powers of 1,024). Raises DataError."""
-    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise DataError(f"--max-bytes {text}: give a number of bytes, such as 500000, 64K, 4M or 1G")
-    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def build(
