@@ -1,7 +1,6 @@
 """How commands answer: results on stdout (a table, lines, or JSON), everything else on stderr.
 
-What is printed can come from a file that somebody else made. So nothing but printable ASCII and the few marks of our
-own words reaches a terminal; all else is shown by its number, as in \\x1b.
+What is printed can come from a file that somebody else made, so all of it goes through ledger/plain.py.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from ..plain import plain
 
 
 def emit_json(value: Any) -> None:
@@ -30,25 +31,6 @@ def emit_json_list(items: Iterable[Mapping[str, Any]]) -> None:
         sys.stdout.write(f"{separator}\n{json.dumps(item, ensure_ascii=True, allow_nan=False)}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
-
-
-# Besides printable ASCII: the ellipsis, dashes, arrow, relation signs and branches of our own messages.
-_OWN = frozenset(
-    "\N{HORIZONTAL ELLIPSIS}\N{EN DASH}\N{EM DASH}\N{RIGHTWARDS ARROW}\N{LESS-THAN OR EQUAL TO}"
-    "\N{BOX DRAWINGS LIGHT VERTICAL AND RIGHT}\N{BOX DRAWINGS LIGHT UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}"
-)
-
-
-def plain(text: str) -> str:
-    """Text that moves no cursor, breaks no line and imitates no other: the rest as \\xNN or \\uNNNN."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if char in _OWN or (char.isascii() and char.isprintable()) else _code(char) for char in text)
-
-
-def _code(char: str) -> str:
-    number = ord(char)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def emit_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
-from bitwitness.ledger.cli.output import emit_json, note, plain
+from bitwitness.ledger.cli.output import emit_json, note
+from bitwitness.ledger.plain import plain
 from bitwitness.ledger.project import Project
 
 from .. import diff as differences
