@@ -169,7 +169,7 @@ def audit(
         else:
             chosen = _single_steps(history, (said["first"], said["last"]), alone)
         transcribed = Transcript(seed, auditor.keyid)
-        examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work)
+        examiner = Examiner(venue.material, history, threads, windows_at_once, transcribed, faults, work.replay)
         screened = examiner.screen() if screen else Screened(0, len(history.states), ())
         results = _examine(examiner, chosen, part, threads, report)
         compared = tuple(sorted({step for item in results for step in item.compared if step > history.first}))
@@ -247,7 +247,7 @@ def _examine(
     """The outcome of every unit. A machine that computes wrong, before or after, proves nothing."""
     broken, results = machine_fault(threads), []
     if broken is None:
-        results = examiner.examine(chosen, report) if part is None else [examiner.part(unit, part) for unit in chosen]
+        results = examiner.examine(chosen, report, part)
         broken = machine_fault(threads)
     if broken is not None:
         return unproven(chosen, broken)

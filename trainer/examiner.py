@@ -6,9 +6,10 @@ mismatch, what this machine cannot do is inconclusive, what is not at hand is un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bitwitness.kernels.errors import KernelError
@@ -17,7 +18,6 @@ from bitwitness.ledger.errors import BitwitnessError
 
 from . import eval_audit, own_model, records, start
 from .arithmetic import difference
-from .audit_work import AuditWork
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_dataset, training_windows
 from .history import RunHistory
@@ -29,7 +29,8 @@ from .outcome import UnitResult
 from .part_audit import PartExaminer
 from .parts import PartsUnavailable
 from .record_check import Fault
-from .replay import advance, nearest_state, replay, stored_state
+from .replay import nearest_state, replay, stored_state
+from .replay_work import ReplayWork, Wanted
 from .sample import Unit
 from .screen import Screened, screen
 from .state import State, StateCommitment, StateMismatch, StateUnavailable
@@ -62,7 +63,7 @@ class Examiner:
         windows_at_once: int,
         transcript: Transcript,
         faults: list[Fault],
-        work: AuditWork | None = None,
+        work: ReplayWork | None = None,
         starts: Mapping[tuple[int, int], int] | None = None,
     ) -> None:
         """`work` keeps what is done, and may hold what was done before a stop.
@@ -72,8 +73,6 @@ class Examiner:
         self.work = work
         self.starts = starts or {}
         self.passed_over: list[str] = []
-        if work is not None:
-            transcript.restore(work.hashes)
         self.material, self.history, self.transcript = material, history, transcript
         self.stored = material.states(history)
         self.faults = list(faults)
@@ -133,7 +132,42 @@ class Examiner:
         self.faults += screened.faults
         return screened
 
-    def part(self, unit: Unit, part: str) -> UnitResult:
+    def examine(
+        self, chosen: Sequence[Unit], report: Callable[[int, int], None], part: str | None = None
+    ) -> list[UnitResult]:
+        """The outcome of every unit, or of that part of the one step of each."""
+        return self.examine_each([(unit, part) for unit in chosen], report)
+
+    def examine_each(self, wanted: Sequence[Wanted], report: Callable[[int, int], None]) -> list[UnitResult]:
+        """The outcomes in this order, which is the transcript's. What was done before a stop is not done again."""
+        if self.work is not None:
+            self.work.expect(wanted)
+            self.transcript.restore(self.work.hashes)
+        total = sum(self._length(*item) for item in wanted)
+        done, results = 0, []
+        for number, (unit, part) in enumerate(wanted):
+            before = done
+
+            def told(count: int, before: int = before) -> None:
+                report(before + count, total)
+
+            results.append(self._once(number, unit, part, told))
+            done += self._length(unit, part)
+        return results
+
+    def _length(self, unit: Unit, part: str | None) -> int:
+        """The steps of a unit, as a progress bar counts them."""
+        return unit.last - unit.first + 1 if part is None and unit.last > self.history.first else 0
+
+    def _once(self, number: int, unit: Unit, part: str | None, report: Callable[[int], None]) -> UnitResult:
+        if self.work is not None and number < len(self.work.results):
+            return self.work.results[number]
+        result = self._unit(unit, report) if part is None else self._part(unit, part)
+        if self.work is not None:
+            self.work.finished_unit(result, self.transcript.hashes)
+        return result
+
+    def _part(self, unit: Unit, part: str) -> UnitResult:
         """The outcome for one part of the one step of `unit`."""
         if self.workspace is None or self.stream is None:
             problem = self.problem or self.data_problem or _Problem("inconclusive", "no replay can begin")
@@ -147,29 +181,6 @@ class Examiner:
             return examiner.examine(unit.first, part, lambda taps: self.transcript.add(unit.first, taps), self.held_out)
         except Exception as error:
             return replace(_problem(error).of(unit), part=part)
-
-    def examine(self, chosen: list[Unit], report: Callable[[int, int], None]) -> list[UnitResult]:
-        first = self.history.first
-        total = sum(unit.last - unit.first + 1 for unit in chosen if unit.last > first)
-        done, results = 0, []
-        for unit in chosen:
-            before = done
-
-            def told(count: int, before: int = before) -> None:
-                report(before + count, total)
-
-            results.append(self._once(unit, told))
-            done += unit.last - unit.first + 1 if unit.last > first else 0
-        return results
-
-    def _once(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
-        if self.work is None:
-            return self._unit(unit, report)
-        result = self.work.done(unit)
-        if result is None:
-            result = self._unit(unit, report)
-            self.work.finished_unit(result, self.transcript.hashes)
-        return result
 
     def _unit(self, unit: Unit, report: Callable[[int], None]) -> UnitResult:
         if self.workspace is None:
@@ -223,7 +234,8 @@ class _Examination:
             return (examiner.data_problem or _Problem("unavailable", "the data is not at hand")).of(self.unit)
         state, fold = self._begin()
         self.state = state
-        steps = replay(self.history, state, self.workspace, examiner.stream, last, self._tap, fold, self._keep)
+        keep = partial(self._keep, state)
+        steps = replay(self.history, state, self.workspace, examiner.stream, last, self._tap, fold, keep)
         for replayed in steps:
             self.compared.append(replayed.step)
             report(replayed.step - first + 1)
@@ -231,19 +243,22 @@ class _Examination:
             if differences:
                 return self._mismatch(replayed.step, differences)
             if replayed.step < last:
-                self._keep(None)
+                keep(None)
         return UnitResult(self.unit, "match", tuple(self.compared), start=self.start)
 
     def _begin(self) -> tuple[State, PartialFold | None]:
         """Where the unit stopped before, if that is whole and of the ledger's state; else the nearest stored state."""
         examiner = self.examiner
+        wanted = examiner.starts.get((self.unit.first, self.unit.last), self.unit.first - 1)
         if examiner.work is not None:
             point = examiner.work.point(self.unit, State(self.workspace.layout))
             if point is not None and self._is_ledgers(point.state):
                 self.compared, self.start = point.compared, point.start
-                return point.state, point.fold
+                if point.start is not None:
+                    return point.state, point.fold
+                self._go_to(point.state, wanted, point.fold)
+                return point.state, None
             examiner.transcript.restore(examiner.transcript.hashes[: examiner.work.begun])
-        wanted = examiner.starts.get((self.unit.first, self.unit.last), self.unit.first - 1)
         states = examiner.trusted_states()
         useless: list[tuple[int, str]] = []
         state, self.start = nearest_state(
@@ -257,21 +272,25 @@ class _Examination:
             self._go_to(state, wanted)
         return state, None
 
-    def _go_to(self, state: State, wanted: int) -> None:
+    def _go_to(self, state: State, wanted: int, fold: PartialFold | None = None) -> None:
         """Make the steps up to where another auditor's replay started, which has none of them in its transcript."""
         stream = self.examiner.stream
         if stream is None:
             return
-        advance(self.history, state, self.workspace, stream, wanted)
+        self.start, keep = None, partial(self._keep, state)
+        for replayed in replay(self.history, state, self.workspace, stream, wanted, fold=fold, after_shard=keep):
+            if replayed.differences:
+                raise StateMismatch(f"step {replayed.step}, on the way to it, does not replay")
+            keep(None)
         self.start = wanted
 
     def _is_ledgers(self, state: State) -> bool:
         expected = self.history.state(state.control.step)
         return state.commit(optimizer=expected.optimizer is not None) == expected
 
-    def _keep(self, fold: PartialFold | None) -> None:
-        work, state = self.examiner.work, self.state
-        if work is not None and state is not None and self.start is not None and work.due():
+    def _keep(self, state: State, fold: PartialFold | None) -> None:
+        work = self.examiner.work
+        if work is not None and work.due():
             work.keep(self.unit, self.compared, state, fold, self.examiner.transcript.hashes, self.start)
 
     def _evaluations(self, state: State) -> dict[str, tuple[Any, Any]]:

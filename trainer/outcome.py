@@ -69,6 +69,7 @@ class UnitResult:
             "found": self.found,
             "last": self.unit.last,
             "outcome": self.outcome,
+            "part": self.part,
             "reason": self.reason,
             "start": self.start,
             "value": None if self.value is None else self.value.to_json(),
@@ -86,5 +87,6 @@ class UnitResult:
             kept["found"],
             {name: (values[0], values[1]) for name, values in kept["differences"].items()},
             None if kept["value"] is None else FirstValue.from_json(kept["value"]),
+            part=kept["part"],
             start=kept["start"],
         )

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from bitwitness.ledger.cli.output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import own_model
@@ -55,19 +54,6 @@ class AuditPlan:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "fetch_bytes": self.fetch_bytes, "seconds": round(self.seconds, 3)}
-
-    def lines(self) -> list[str]:
-        """For people."""
-        at_most = "" if self.exact else "at most "
-        fits = "" if self.memory_bytes <= self.available_bytes else ", more than this machine has"
-        parts = f"{_size(self.states_bytes)} of states, {_size(self.data_bytes)} of data"
-        replayed = f"{counted(self.steps, 'step')} of run {self.name} in {counted(self.units, 'unit')}"
-        return [
-            f"replay  {at_most}{replayed}; log of {self.entries}",
-            f"fetch   {at_most}{_size(self.fetch_bytes)}: {parts}",
-            f"memory  about {_size(self.memory_bytes)}{fits}",
-            f"time    {at_most}about {self.seconds:.1f} s on this machine, after fetching",
-        ]
 
 
 def plan_audit(
@@ -210,11 +196,3 @@ def _memory(config: RunConfig, windows_at_once: int, probe: _Probe) -> int:
     at_once = min(windows_at_once or per_shard, per_shard)
     folded = max(1, (config.data.shards - 1).bit_length()) + 1
     return 4 * probe.parameters * (3 + folded) + at_once * probe.arena
-
-
-def _size(number: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
-        number = number / 1024
-    return ""

@@ -3,11 +3,13 @@
 An audit commits to numbers that only a replay has, under a key that only that audit has (transcript.py). Whoever
 replays the same units, each from the state that the audit started from, must get the same transcript and outcomes.
 Nothing is refuted unless all was computed here, by a machine that passes its tests before and after.
+
+One that was stopped goes on where it was, from what this auditor signed for this recheck alone (replay_work.py).
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.which_entry import find_entry
 
 from . import records
 from .arithmetic import this_builds
@@ -28,6 +31,7 @@ from .history import Entry, RunHistory, open_verified_run
 from .machine import machine_fault
 from .outcome import UnitResult
 from .record_check import check_record, require_steps
+from .replay_work import ReplayWork, Wanted
 from .run import check_threads
 from .sample import Unit
 from .transcript import Transcript
@@ -36,6 +40,7 @@ from .venue import LocalVenue, Venue
 Json = dict[str, Any]
 
 _SHOWN = {"match", "mismatch"}
+_DOMAIN = b"bitwitness/recheck-work/v1\x00"
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class RecheckReport:
     steps: int
     transcript: Commitment
     entry: int | None
+    resumed: bool = False
+    """Whether a recheck that was stopped before was gone on with."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def recheck(
     check_threads(threads)
     venue: Venue = LocalVenue(where) if isinstance(where, Project) else where
     with venue.open() as ledger:
-        index = _index(ledger, entry)
+        index = find_entry(ledger, entry)
         said = _audit_at(ledger, index)
         history = open_verified_run(venue.project, ledger, said["run"])
         audited = next(e for e in history.about if e.index == index)
@@ -84,7 +91,9 @@ def recheck(
                 f"entry {index} is this auditor's own audit; another auditor's recheck says something"
             )
         require_steps(history)
-        again = _Again(venue, history, audited, ledger.origin, threads, windows_at_once)
+        work = _kept(venue, audited.leaf_hash)
+        again = _Again(venue, history, audited, ledger.origin, threads, windows_at_once, work)
+        resumed = not work.begins
         broken = machine_fault(threads)
         if broken is None:
             again.replay(report)
@@ -108,6 +117,7 @@ def recheck(
         data = seal(entries.statement("recheck", None, predicate), venue.auditor)
         venue.refresh(ledger)
         made = venue.conclude(ledger, data, still_verified(venue.project, ledger, history, audited))
+        work.finish()
     return RecheckReport(
         run=history.run,
         name=history.name,
@@ -119,20 +129,15 @@ def recheck(
         steps=steps,
         transcript=transcript,
         entry=made,
+        resumed=resumed,
     )
 
 
-def _index(ledger: Ledger, text: str) -> int:
-    """The log index that `text` is, or that of the one entry whose leaf hash begins with it (8 digits or more)."""
-    if re.fullmatch(r"[0-9]{1,7}", text):
-        index = int(text)
-        if index >= ledger.size:
-            raise BitwitnessError(f"--recheck {text}: the log has {ledger.size} entries")
-        return index
-    found = ledger.find_prefix(text) if re.fullmatch(r"[0-9a-f]{8,64}", text) else []
-    if len(found) != 1:
-        raise BitwitnessError(f"--recheck {text}: give the index of an audit in the log, or its leaf hash")
-    return found[0]
+def _kept(venue: Venue, audit: bytes) -> ReplayWork:
+    """What this auditor kept of a recheck of the audit with this leaf hash."""
+    subject = hashlib.sha256(_DOMAIN + audit).digest()
+    own = hashlib.sha256(subject + bytes.fromhex(venue.auditor.keyid)).hexdigest()[:32]
+    return ReplayWork.open(venue.work / f"recheck-{own}", subject, venue.auditor)
 
 
 def _audit_at(ledger: Ledger, index: int) -> Json:
@@ -148,7 +153,14 @@ class _Again:
     """One audit being computed again."""
 
     def __init__(
-        self, venue: Venue, history: RunHistory, audited: Entry, origin: str, threads: int, windows_at_once: int
+        self,
+        venue: Venue,
+        history: RunHistory,
+        audited: Entry,
+        origin: str,
+        threads: int,
+        windows_at_once: int,
+        work: ReplayWork,
     ) -> None:
         self.said = said = audited.predicate
         intent = next(entry for entry in history.about if entry.leaf_hash.hex() == said["intent"])
@@ -158,7 +170,7 @@ class _Again:
         starts = {(unit["first"], unit["last"]): unit["start"] for unit in said["units"] if self._replayed(unit)}
         faults = check_record(history, origin)
         self.examiner = Examiner(
-            venue.material, history, threads, windows_at_once, self.transcript, faults, starts=starts
+            venue.material, history, threads, windows_at_once, self.transcript, faults, work, starts
         )
         self.results: list[UnitResult] = []
 
@@ -178,18 +190,11 @@ class _Again:
         """Replay what the audit says that it replayed, in its order."""
         if any(unit.get("found", {}).get("field") == "screen" for unit in self.said["units"]):
             self.examiner.screen()
-        results = []
-        total = sum(unit["last"] - unit["first"] + 1 for unit in self.said["units"] if self._replayed(unit))
-        done = 0
+        wanted: list[Wanted] = []
         for unit in self.said["units"]:
-            of = Unit(unit["first"], unit["last"], unit["cause"])
-            if unit["outcome"] not in _SHOWN:
-                continue
-            if "part" in unit:
-                results.append(self.examiner.part(of, unit["part"]))
-            elif "start" in unit or not self._is_fault(unit):
-                results += self.examiner.examine([of], _counted(report, done, total))
-                done += of.last - of.first + 1 if self._replayed(unit) else 0
+            if unit["outcome"] in _SHOWN and ({"part", "start"} & unit.keys() or not self._is_fault(unit)):
+                wanted.append((Unit(unit["first"], unit["last"], unit["cause"]), unit.get("part")))
+        results = self.examiner.examine_each(wanted, report)
         parts = any("part" in unit for unit in self.said["units"])
         self.results = results if parts else with_faults(self.history, results, self.examiner.faults)
 
@@ -243,10 +248,6 @@ class _Again:
         if any(field == "screen" or field.startswith("eval.") for field in fields):
             return True
         return self.history.genesis["init"]["kind"] == "import" and ours.unit.last == self.history.first
-
-
-def _counted(report: Callable[[int, int], None], done: int, total: int) -> Callable[[int, int], None]:
-    return lambda now, _of_unit: report(done + now, total)
 
 
 def _difference(unit: Json, ours: UnitResult) -> str | None:

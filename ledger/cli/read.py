@@ -46,11 +46,12 @@ def show(
 
     Example: ledger show 12
     """
-    from ..browse import find_entry, is_index, listed, run_summary
+    from ..browse import listed, run_summary
+    from ..which_entry import find_entry, is_index
 
     with current_project().open_ledger() as ledger:
         run = None if is_index(ledger, what) else ledger.find_run(what)
-        index = find_entry(ledger, what if run is None else run)
+        index = find_entry(ledger, what if run is None else run, "a run or an entry")
         item = listed(ledger, index)
         if raw:
             sys.stdout.buffer.write(ledger.entry(index))

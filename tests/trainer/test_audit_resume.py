@@ -16,12 +16,13 @@ from bitwitness.ledger import jcs
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import audit_work
+from bitwitness.trainer import replay_work
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.audit_work import AuditWork
 from bitwitness.trainer.examiner import Examiner
 from bitwitness.trainer.history import open_verified_run
 from bitwitness.trainer.material import LocalMaterial
+from bitwitness.trainer.replay_work import ReplayWork
 from bitwitness.trainer.run import train
 from bitwitness.trainer.sample import Unit
 from bitwitness.trainer.step import Workspace
@@ -32,9 +33,9 @@ from .conftest import small_config
 KILLED = """
 import os, signal, sys
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import audit, audit_work, step
-audit_work.INTERVAL = 0.0
-audit_work._SHARE = 0.0
+from bitwitness.trainer import audit, replay_work, step
+replay_work.INTERVAL = 0.0
+replay_work._SHARE = 0.0
 honest, done = step.Workspace.shard_gradient, []
 def shard_gradient(*given):
     done.append(1)
@@ -138,11 +139,11 @@ def test_outcomes_that_the_auditor_did_not_sign_are_not_taken_over(trained: Proj
     forged = {"outcome": "inconclusive", "reason": "nobody computed this"}
     changed = {**said, "results": [*said["results"][:-1], {**said["results"][-1], **forged}]}
     other = generate("auditor")
-    message = audit_work._DOMAIN + bytes(32) + hashlib.sha256(json.dumps(changed).encode()).digest()
+    message = replay_work._DOMAIN + bytes(32) + hashlib.sha256(json.dumps(changed).encode()).digest()
     for seal in (signature, other.sign(message).hex().encode(), b"", b"zz"):
         path.write_bytes(json.dumps(changed).encode() + b"\n" + seal)
         (work,) = AuditWork.unfinished(trained.root / "audits", trained.signer("auditor"))
-        assert work.resumed and not work.results and not work.hashes
+        assert work.resumed and not work.replay.results and not work.replay.hashes
     assert audit(trained, "r", samples=9, threads=2).result == "match"
 
 
@@ -182,10 +183,43 @@ def _stop_after(last: int, honest: Any, state: Any, *given: Any) -> Any:
 
 def test_points_are_kept_at_an_interval(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    honest = AuditWork.keep
-    monkeypatch.setattr(AuditWork, "keep", lambda self, *given: (kept.append(1), honest(self, *given)))
+    honest = ReplayWork.keep
+    monkeypatch.setattr(ReplayWork, "keep", lambda self, *given: (kept.append(1), honest(self, *given)))
     assert audit(trained, "r", samples=9, threads=2).result == "match" and not kept
-    monkeypatch.setattr(audit_work, "INTERVAL", 0.0)
-    monkeypatch.setattr(audit_work, "_SHARE", 0.0)
+    monkeypatch.setattr(replay_work, "INTERVAL", 0.0)
+    monkeypatch.setattr(replay_work, "_SHARE", 0.0)
     assert audit(trained, "r", samples=9, threads=2).result == "match"
     assert len(kept) == 6 * 2 + 3  # after each shard but a step's last, and each step but a unit's last
+
+
+def test_an_audit_of_parts_goes_on_with_the_part_that_comes_next(
+    trained: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept of parts is of those parts alone: an audit of other ones, or of whole steps, begins anew."""
+    whole = counted(monkeypatch)
+    assert audit(trained, "r", steps=(1, 4), part="norm", threads=2).result == "match"
+    every = len(whole)
+    honest = Workspace.sum_squares
+
+    def stop(number: int) -> None:
+        calls: list[int] = []
+
+        def sum_squares(self: Workspace, gradient: Any) -> float:
+            calls.append(1)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return honest(self, gradient)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Workspace, "sum_squares", sum_squares)
+            audit(trained, "r", steps=(1, 4), part="norm", threads=2)
+
+    stop(3)  # one step for the first part, two for the second
+    whole.clear()
+    report = audit(trained, "r", steps=(1, 4), part="norm", threads=2)
+    assert report.resumed and report.result == "match" and [item.part for item in report.units] == ["norm"] * 4
+    assert len(whole) == every - 3
+    stop(3)
+    whole.clear()
+    report = audit(trained, "r", steps=(1, 4), threads=2)  # goes on with that intent, and with nothing of the parts
+    assert report.resumed and report.result == "match" and len(whole) == 12

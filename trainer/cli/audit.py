@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwitness.ledger.cli.options import JsonOption
+from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError, Stopped
@@ -20,7 +20,7 @@ from ..ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
 from ..audit import audit as run_audit
 from ..plan import plan_audit
 from ..recheck import recheck as run_recheck
-from .audit_text import ancestry_json, audit_json, recheck_json, recheck_lines, tell
+from .audit_text import ancestry_json, audit_json, plan_lines, recheck_json, recheck_lines, tell
 from .options import AtOnce, Threads, cores
 from .progress import counting
 from .source import open_source
@@ -137,17 +137,22 @@ def audit(
         if any((run, steps, uncovered, history, part, evals, beacon, intent is not None, round_file, screen, plan)):
             raise BitwitnessError("--recheck goes with a source, --policy, --key, --out, --work and --threads alone")
         with (
-            open_source(source or ".", policy=policy, key=key, out=out, work=work) as opened,
+            open_source(source or str(current_project().root), policy=policy, key=key, out=out, work=work) as opened,
             counting("rechecking") as told,
         ):
-            found = run_recheck(
-                opened.venue, recheck, threads=threads or cores(), windows_at_once=windows_at_once, report=told
-            )
+            try:
+                found = run_recheck(
+                    opened.venue, recheck, threads=threads or cores(), windows_at_once=windows_at_once, report=told
+                )
+            except KeyboardInterrupt:
+                raise _stopped() from None
         if as_json:
             emit_json(recheck_json(found))
         else:
             for line in recheck_lines(found):
                 say(line)
+            if found.resumed:
+                note("note: this went on with the recheck that was stopped before")
         raise typer.Exit({"confirmed": 0, "refuted": 1}.get(found.result, 2))
     if source is None:
         raise BitwitnessError("say what to audit: a run of this project, a folder, or a URL")
@@ -169,7 +174,7 @@ def audit(
         if as_json:
             emit_json({"runs": [one.to_json() for one in planned]} if history else planned[0].to_json())
         else:
-            for line in (line for one in planned for line in one.lines()):
+            for line in (line for one in planned for line in plan_lines(one)):
                 say(line)
         return
     with (
@@ -196,7 +201,7 @@ def audit(
                 one = run_audit(opened.venue, name, **options)
                 done = AncestryReport((one,), ())
         except KeyboardInterrupt:
-            raise Stopped("stopped; give the same command again, it goes on where it was", SIGINT) from None
+            raise _stopped() from None
     if as_json:
         emit_json(ancestry_json(done) if history else audit_json(done.reports[0]))
     else:
@@ -209,6 +214,10 @@ def audit(
         last = shlex.quote(done.reports[-1].name)
         note(f"next: ledger model register {last}-lm --run {last}")
     raise typer.Exit(EXIT_STATUS.get(done.result, 2))
+
+
+def _stopped() -> Stopped:
+    return Stopped("stopped; give the same command again, it goes on where it was", SIGINT)
 
 
 def _range(text: str | None) -> tuple[int, int] | None:

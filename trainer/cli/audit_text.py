@@ -1,4 +1,4 @@
-"""What audits and rechecks tell: lines for a person, JSON for a program, one set of numbers for both."""
+"""What audits, their plans and rechecks tell: lines for a person, JSON for a program, one set of numbers for both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bitwitness.ledger.cli.output import counted, note, say
 from ..ancestry_audit import AncestryReport
 from ..audit import AuditReport
 from ..outcome import UnitResult
+from ..plan import AuditPlan
 from ..recheck import RecheckReport
 
 
@@ -24,6 +25,19 @@ def tell(result: AuditReport) -> None:
         note("note: this went on with the audit that was stopped before")
     if result.open_intents:
         note(_open_intents(result))
+
+
+def plan_lines(plan: AuditPlan) -> list[str]:
+    at_most = "" if plan.exact else "at most "
+    fits = "" if plan.memory_bytes <= plan.available_bytes else ", more than this machine has"
+    parts = f"{_size(plan.states_bytes)} of states, {_size(plan.data_bytes)} of data"
+    replayed = f"{counted(plan.steps, 'step')} of run {plan.name} in {counted(plan.units, 'unit')}"
+    return [
+        f"replay  {at_most}{replayed}; log of {plan.entries}",
+        f"fetch   {at_most}{_size(plan.fetch_bytes)}: {parts}",
+        f"memory  about {_size(plan.memory_bytes)}{fits}",
+        f"time    {at_most}about {plan.seconds:.1f} s on this machine, after fetching",
+    ]
 
 
 def ancestry_json(line: AncestryReport) -> dict[str, Any]:
@@ -43,6 +57,7 @@ def recheck_json(found: RecheckReport) -> dict[str, Any]:
         "audit": found.audit,
         "auditor": found.auditor,
         "entry": found.entry,
+        "resumed": found.resumed,
         "steps": found.steps,
         "units": [unit.to_json() | _explained(unit) for unit in found.units],
         "transcript": found.transcript.to_json(),
@@ -156,3 +171,11 @@ def _open_intents(report: AuditReport) -> str:
 
 def _short(value: Any) -> str:
     return str(value["root"]) if isinstance(value, dict) and "root" in value else str(value)
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number = number / 1024
+    return ""
