@@ -213,7 +213,9 @@ class _Drill:
         return writer
 
     def _stream(self) -> WindowStream:
-        return training_windows(self.history, LocalMaterial(self.copy).dataset(*training_dataset(self.history)))
+        return training_windows(
+            self.history, LocalMaterial(self.copy).dataset(self.history, *training_dataset(self.history))
+        )
 
     def _before(self, step: int) -> State:
         """The honest state from which `step` starts (state 0 for steps 0 and 1)."""

@@ -16,20 +16,19 @@ from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 
-from . import eval_audit, own_model, records, start
-from .arithmetic import difference
+from . import eval_audit, own_model, records
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_dataset, training_windows
 from .history import RunHistory
 from .imports import contradiction
 from .material import Material
-from .memory import NotEnoughMemory, require_memory
+from .memory import NotEnoughMemory
 from .mismatch import first_value
 from .outcome import UnitResult
 from .part_audit import PartExaminer
 from .parts import PartsUnavailable
 from .record_check import Fault
-from .replay import nearest_state, replay, stored_state
+from .replay import OtherArithmetic, nearest_state, provide_first, replay, replay_workspace, stored_state
 from .replay_work import ReplayWork, Wanted
 from .sample import Unit
 from .screen import Screened, screen
@@ -85,7 +84,7 @@ class Examiner:
         try:
             self.problem = self._prepare(threads, windows_at_once)
             if self.problem is None:
-                self.stream = training_windows(history, material.dataset(*training_dataset(history)))
+                self.stream = training_windows(history, material.dataset(history, *training_dataset(history)))
                 self.held_out = _held_out(material, history)
         except Exception as error:
             if self.workspace is None:
@@ -95,12 +94,11 @@ class Examiner:
 
     def _prepare(self, threads: int, windows_at_once: int) -> _Problem | None:
         """Plan the programs and compare what fixes the arithmetic; or say why no replay can begin."""
-        config = self.history.config
-        captured = own_model.captured(self.material.model(self.history), self.history)
-        require_memory(config, windows_at_once, captured)
-        if (changed := difference(self.history.genesis["arithmetic"], config, captured)) is not None:
-            return _Problem("inconclusive", changed)
-        self.workspace = workspace = Workspace(config, threads, windows_at_once, taps=True, captured=captured)
+        try:
+            workspace = replay_workspace(self.material, self.history, threads, windows_at_once, taps=True)
+        except OtherArithmetic as error:
+            return _Problem("inconclusive", str(error))
+        self.workspace = workspace
         if records.rope_digest(workspace.programs.tables) != self.history.genesis["constants"].get("rope"):
             first = self.history.first
             digest = self.history.state(first).digest
@@ -120,8 +118,7 @@ class Examiner:
             found = StateCommitment(committed.control, other, committed.optimizer).digest
             reason = "the imported files hold other weights"
             self.faults.append(Fault(0, "weights", reason, committed.digest, found))
-        with suppress(BitwitnessError):  # then state 0 is not at hand, which its units will tell
-            start.provide(self.material.project, self.history)
+        provide_first(self.material, self.history)
 
     def screen(self) -> Screened:
         """Compare the stored states that are at hand with what AdamW allows; what cannot be joins the faults."""
@@ -337,7 +334,7 @@ def _held_out(material: Material, history: RunHistory) -> WindowStream | None:
         return None
     expected, config = Commitment.from_json(use["dataset"], type="dataset/1"), history.config
     try:
-        data = material.dataset(use["name"], expected)
+        data = material.dataset(history, use["name"], expected)
         stream = WindowStream(data, config.data.window, config.run.seed)
         stream.check(range(min(config.run.eval_windows, stream.count)))
     except BitwitnessError:

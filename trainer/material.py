@@ -41,8 +41,8 @@ class Material(Protocol):
 
     def states(self, history: RunHistory) -> StoredStates: ...
 
-    def dataset(self, name: str, expected: Commitment) -> Dataset:
-        """The dataset of that name, if it has this commitment. Raises what Dataset.open raises."""
+    def dataset(self, history: RunHistory, name: str, expected: Commitment) -> Dataset:
+        """The dataset that a run calls so, if it has this commitment. Raises what Dataset.open raises."""
 
     def parts(self, history: RunHistory, step: int) -> bytes:
         """What is said to be the parts that a step commits to. Raises PartsUnavailable; not yet believed."""
@@ -92,7 +92,7 @@ class LocalMaterial:
     def states(self, history: RunHistory) -> StoredStates:
         return LocalStates(self._project.runs_dir, history)
 
-    def dataset(self, name: str, expected: Commitment) -> Dataset:
+    def dataset(self, history: RunHistory, name: str, expected: Commitment) -> Dataset:
         return Dataset.open(self._project.data_dir, name, expected=expected)
 
     def parts(self, history: RunHistory, step: int) -> bytes:

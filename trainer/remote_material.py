@@ -91,7 +91,6 @@ class RemoteMaterial:
 
     def __init__(self, remote: Remote, project: Project) -> None:
         self._remote, self._project = remote, project
-        self._history: RunHistory | None = None
         self._models: dict[str, bytes] = {}
 
     @property
@@ -99,7 +98,6 @@ class RemoteMaterial:
         return self._project
 
     def states(self, history: RunHistory) -> RemoteStates:
-        self._history = history
         folder = self._project.runs_dir / history.run
         return RemoteStates(self._remote, history, lambda: self._parameters(history), folder)
 
@@ -107,8 +105,8 @@ class RemoteMaterial:
         captured = own_model.captured(self.model(history), history)
         return parameters(history.config) if captured is None else captured.layout.size
 
-    def dataset(self, name: str, expected: Commitment) -> Dataset:
-        entries = [] if self._history is None else list(self._history.datasets.values())
+    def dataset(self, history: RunHistory, name: str, expected: Commitment) -> Dataset:
+        entries = history.datasets.values()
         entry = next(item for item in entries if item["name"] == name and item["dataset"] == expected.to_json())
         return RemoteDataset(self._remote, self._project.data_dir / expected.root, entry)
 

@@ -1,4 +1,4 @@
-"""Auditing somebody else's run: his log is mirrored, and entries are sent to his server or written for him to append.
+"""Somebody else's log: mirrored, and audited by entries that are sent to his server or written for him to append.
 
 Only the pinned keys of a trust.toml are needed to begin with. The mirror stays, so that a log that goes back, forks or
 rewrites an entry is found by the next audit, too.
@@ -54,22 +54,30 @@ def work_folder(policy: Path) -> Path:
     return cache / "bitwitness" / hashlib.sha256(load_trust(policy).origin.encode("utf-8")).hexdigest()[:16]
 
 
-class RemoteVenue:
-    """The log at `remote`, mirrored into `folder`. With `out` entries go into that file instead of to the server."""
+class RemotePlace:
+    """The log at `remote`, mirrored into `folder`, and what it publishes for replays. No key is needed to read."""
 
-    def __init__(
-        self, remote: Remote, folder: Path, policy: Path | None, auditor: Signer, *, out: Path | None = None
-    ) -> None:
+    def __init__(self, remote: Remote, folder: Path, policy: Path | None) -> None:
         """Raises BitwitnessError where the log cannot be reached or is not what was seen of it before."""
-        self._remote, self._mirror, self._out = remote, Mirror(folder, policy), out
-        self.project, self.auditor = self._mirror.project, auditor
+        self._remote, self._mirror = remote, Mirror(folder, policy)
+        self.project = self._mirror.project
         self.material: Material = RemoteMaterial(remote, self.project)
-        self.work = folder / "audits"
-        self._intent: bytes | None = None
 
     def open(self) -> Ledger:
         self._mirror.update(self._remote)
         return self.project.open_ledger()
+
+
+class RemoteVenue(RemotePlace):
+    """The same, to audit in. With `out` entries go into that file instead of to the server."""
+
+    def __init__(
+        self, remote: Remote, folder: Path, policy: Path | None, auditor: Signer, *, out: Path | None = None
+    ) -> None:
+        super().__init__(remote, folder, policy)
+        self.auditor, self._out = auditor, out
+        self.work = folder / "audits"
+        self._intent: bytes | None = None
 
     def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
         """Raises NotSent, WaitsForLog, and FoundWrong where the server's proof does not hold."""
@@ -141,4 +149,4 @@ class RemoteVenue:
         return proof.index
 
 
-__all__ = ["NotSent", "RemoteError", "RemoteVenue", "WaitsForLog", "work_folder"]
+__all__ = ["NotSent", "RemoteError", "RemotePlace", "RemoteVenue", "WaitsForLog", "work_folder"]

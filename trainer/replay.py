@@ -7,15 +7,18 @@ ledger's. Then it is `step` and nothing else; whatever differs in `computed` is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bitwitness.ledger.errors import FoundWrong
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 
-from . import records
+from . import own_model, records, start
+from .arithmetic import difference
 from .data import WindowStream
 from .history import RunHistory
-from .material import StoredStates
+from .material import Material, StoredStates
+from .memory import require_memory
 from .state import (
     WEIGHTS_FILE,
     State,
@@ -27,6 +30,10 @@ from .state import (
     load_weights,
 )
 from .step import AfterShard, PartialFold, StepRecord, Tap, Workspace, step
+
+
+class OtherArithmetic(BitwitnessError):
+    """This build does not compute what the run was computed with; the message says in what, at most 200 characters."""
 
 
 class ReplayMismatch(FoundWrong):
@@ -45,6 +52,27 @@ class Replayed:
     step: int
     record: StepRecord
     differences: dict[str, tuple[Any, Any]]
+
+
+def replay_workspace(
+    material: Material, history: RunHistory, threads: int, windows_at_once: int = 0, *, taps: bool = False
+) -> Workspace:
+    """Plan the programs of a run, once it is sure that this build and this machine can compute it.
+
+    Raises OtherArithmetic, NotEnoughMemory, and what own_model.captured raises.
+    """
+    config = history.config
+    captured = own_model.captured(material.model(history), history)
+    require_memory(config, windows_at_once, captured)
+    if (changed := difference(history.genesis["arithmetic"], config, captured)) is not None:
+        raise OtherArithmetic(changed)
+    return Workspace(config, threads, windows_at_once, taps=taps, captured=captured)
+
+
+def provide_first(material: Material, history: RunHistory) -> None:
+    """Put state 0 of imported weights in its place where only their files are at hand; else it is not at hand."""
+    with suppress(BitwitnessError):
+        start.provide(material.project, history)
 
 
 def stored_state(history: RunHistory, stored: StoredStates, workspace: Workspace, step: int) -> State:

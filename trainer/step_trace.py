@@ -21,18 +21,17 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 
 from . import records
-from .captured import CapturedModel
 from .data.reads import NoSuchStep, training_dataset, training_windows
 from .history import RunHistory, open_verified_run
 from .layout import Layout
-from .material import LocalMaterial, Material
-from .memory import require_memory
-from .own_model import captured
-from .replay import compare, nearest_state, replay
+from .programs import StepPrograms
+from .record_check import check_record, require_steps
+from .replay import compare, nearest_state, provide_first, replay, replay_workspace
 from .run import check_threads
 from .state import State
-from .step import NotFinite, NoTokens, Windows, Workspace, step
+from .step import NotFinite, NoTokens, Windows, step
 from .trace import RecordingWorkspace, commit_state
+from .venue import LocalPlace, Place
 
 VALUES = 256 << 20
 """Bytes of operator outputs that are kept unless more are asked for."""
@@ -57,7 +56,7 @@ class StepTrace:
 
 
 def trace_step(
-    project: Project,
+    where: Project | Place,
     name: str,
     number: int,
     *,
@@ -65,34 +64,38 @@ def trace_step(
     windows_at_once: int = 0,
     values: int = VALUES,
     only: tuple[int, int] | None = None,
-    material: Material | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> StepTrace:
     """Replay run `name` to step `number` and trace that step; keep its outputs, or only those of one (run, call).
 
-    `material` is where states and data lie if not in the project's folders. Raises NoSuchRun, NoSuchStep,
-    LedgerNotVerified, StateUnavailable, errors of the data, and BitwitnessError where an earlier step already differs.
+    Ledger, states and data are verified as an audit verifies them, wherever they lie. Raises NoSuchRun, NoSuchStep,
+    LedgerNotVerified, RecordWrong, OtherArithmetic, StateUnavailable, errors of the data, and BitwitnessError where an
+    earlier step already differs.
     """
     check_threads(threads)
-    with project.open_ledger() as ledger:
-        history = open_verified_run(project, ledger, name)
+    place: Place = LocalPlace(where) if isinstance(where, Project) else where
+    with place.open() as ledger:
+        history = open_verified_run(place.project, ledger, name)
+        require_steps(history)
+        faulty = {fault.step for fault in check_record(history, ledger.origin)}
     if number not in history.steps:
         has = f"it has {history.first + 1} to {history.last_step}"
         raise NoSuchStep(f"run {history.name} has no step {number} in the ledger; {has}")
-    material = material or LocalMaterial(project)
-    model = captured(material.model(history), history)
-    require_memory(history.config, windows_at_once, model)
-    workspace = Workspace(history.config, threads, windows_at_once, captured=model)
-    stream = training_windows(history, material.dataset(*training_dataset(history)))
-    state, first = nearest_state(history, material.states(history), workspace, number - 1, history.states.keys())
+    material = place.material
+    workspace = replay_workspace(material, history, threads, windows_at_once)
+    provide_first(material, history)
+    stream = training_windows(history, material.dataset(history, *training_dataset(history)))
+    trusted = history.states.keys() - faulty
+    state, first = nearest_state(history, material.states(history), workspace, number - 1, trusted)
     for replayed in replay(history, state, workspace, stream, number - 1):
         report(replayed.step - first, number - first)
         if replayed.differences:
             raise BitwitnessError(
                 f"step {replayed.step} already differs from the ledger, and step {number} descends from it: "
-                f"`ledger trace {history.name} --step {replayed.step}`"
+                f"trace that one, with --step {replayed.step}"
             )
     stream.check_samples(state.control.cursor, history.config.data.windows_per_step)
+    model = workspace.captured
     return record_traced(history, state, stream, threads, windows_at_once, model=model, values=values, only=only)
 
 
@@ -103,7 +106,7 @@ def record_traced(
     threads: int,
     windows_at_once: int = 0,
     *,
-    model: CapturedModel | None = None,
+    model: StepPrograms | None = None,
     make: Make = Executor,
     values: int = VALUES,
     only: tuple[int, int] | None = None,

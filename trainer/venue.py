@@ -1,6 +1,7 @@
-"""Where an audit takes place: the log that its entries go to, and what its replay reads.
+"""Where a log is read, and where an audit takes place: the log that its entries go to, and what its replay reads.
 
-The audit itself is one code path (audit.py). It reads a ledger file here, which is the project's own or a mirror of
+A replay needs a place (a trace is all that it makes); an audit a venue, which also takes entries. The audit itself is
+one code path (audit.py). It reads a ledger file here, which is the project's own or a mirror of
 somebody else's log, and hands two signed entries over: the intent, which must be in the log before the sample is
 known, and the result.
 """
@@ -19,18 +20,23 @@ from .history import LedgerNotVerified
 from .material import LocalMaterial, Material
 
 
-class Venue(Protocol):
-    """A log that one audit deals with, for as long as it lasts."""
+class Place(Protocol):
+    """A log, and what replays of its runs read."""
 
     project: Project
     """Its ledger file, policy and folders; a mirror's have no keys."""
-    auditor: Signer
     material: Material
-    work: Path
-    """Where audits that are not finished keep what they have (audit_work.py)."""
 
     def open(self) -> Ledger:
         """The ledger file, as new as the log is."""
+
+
+class Venue(Place, Protocol):
+    """A log that one audit deals with, for as long as it lasts."""
+
+    auditor: Signer
+    work: Path
+    """Where audits that are not finished keep what they have (audit_work.py, replay_work.py)."""
 
     def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
         """Get the intent into the log, so that `ledger` holds it; return its index.
@@ -51,12 +57,22 @@ class Venue(Protocol):
         """A signed checkpoint that covers what was announced."""
 
 
-class LocalVenue:
-    """A project of one's own: entries are appended, checkpoints signed with its log key."""
+class LocalPlace:
+    """A project of one's own, read as it is."""
 
-    def __init__(self, project: Project, auditor: Signer | None = None) -> None:
+    def __init__(self, project: Project) -> None:
         self.project = project
         self.material: Material = LocalMaterial(project)
+
+    def open(self) -> Ledger:
+        return self.project.open_ledger()
+
+
+class LocalVenue(LocalPlace):
+    """The same, written: entries are appended, checkpoints signed with its log key."""
+
+    def __init__(self, project: Project, auditor: Signer | None = None) -> None:
+        super().__init__(project)
         self.work = project.root / "audits"
         self.auditor = auditor or project.signer("auditor")
         self._log = project.signer("log")

@@ -10,7 +10,7 @@ import pytest
 from bitwitness.kernels import selftest
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import examiner
+from bitwitness.trainer import replay
 from bitwitness.trainer.audit import AuditReport, audit
 from bitwitness.trainer.memory import NotEnoughMemory
 from bitwitness.trainer.run import train
@@ -73,7 +73,7 @@ def test_too_little_memory(trained: Project, monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*given: Any) -> None:
         raise NotEnoughMemory(2**40, 2**30)
 
-    monkeypatch.setattr(examiner, "require_memory", refuse)
+    monkeypatch.setattr(replay, "require_memory", refuse)
     report = audit(trained, "r", threads=1)
     assert reasons(trained, report) == {("inconclusive", "the replay does not fit this machine's memory")}
 
@@ -89,7 +89,7 @@ def test_memory_that_runs_out(trained: Project, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_another_version_of_the_arithmetic(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examiner, "difference", lambda *given: "add is version 2 here, 1 in the run")
+    monkeypatch.setattr(replay, "difference", lambda *given: "add is version 2 here, 1 in the run")
     report = audit(trained, "r", threads=1)
     assert reasons(trained, report) == {("inconclusive", "add is version 2 here, 1 in the run")}
 

@@ -39,7 +39,7 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert typed[0][0] == "serve" and "--accept-audits" in typed[0]
     with serving(project) as url:
         for words in typed[1:]:
-            mine = words[0] == "audit" or words[:2] == ["key", "generate"]
+            mine = words[0] in ("audit", "trace") or words[:2] == ["key", "generate"]
             monkeypatch.chdir(alice if mine else owner)
             due = 2 if words[0] == "audit" and "--out" in words else 0  # the intent waits for the log's owner
             assert main([{"URL": url, "ENTRY": str(theirs)}.get(word, word) for word in words]) == due, words

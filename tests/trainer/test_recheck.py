@@ -189,7 +189,7 @@ def test_what_cannot_be_computed_here_is_inconclusive(
 ) -> None:
     index, venue = str(newest_audit(project)), LocalVenue(project, alice)
     with monkeypatch.context() as patch:
-        patch.setattr("bitwitness.trainer.examiner.difference", lambda *_: "computed with add 1; this build has add 2")
+        patch.setattr("bitwitness.trainer.replay.difference", lambda *_: "computed with add 1; this build has add 2")
         found = recheck(venue, index, threads=1)
     assert found.result == "inconclusive" and "this build has add 2" in (found.reason or "")
     with monkeypatch.context() as patch:

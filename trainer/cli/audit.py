@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwitness.ledger.cli.options import JsonOption, current_project
+from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.cli.output import emit_json, note, say
 from bitwitness.ledger.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError, Stopped
@@ -23,7 +23,7 @@ from ..recheck import recheck as run_recheck
 from .audit_text import ancestry_json, audit_json, plan_lines, recheck_json, recheck_lines, tell
 from .options import AtOnce, Threads, cores
 from .progress import counting
-from .source import open_source
+from .source import PolicyOption, RunOption, WorkOption, open_source
 
 EXIT_STATUS = {"match": 0, "mismatch": 1}
 
@@ -38,10 +38,7 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="Name or hash of the run there; the only one unless given."),
-    ] = None,
+    run: RunOption = None,
     sample: Annotated[int, typer.Option(min=0, help="Units to draw on top of those that always count.")] = 3,
     steps: Annotated[
         str | None, typer.Option(metavar="A:B", help="Replay exactly the units that hold steps A to B instead.")
@@ -80,10 +77,7 @@ def audit(
     round_file: Annotated[
         Path | None, typer.Option("--round", metavar="FILE", help="The announced round, JSON as drand answers it.")
     ] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Whose log it is: his trust.toml. Needed for a URL or an export."),
-    ] = None,
+    policy: PolicyOption = None,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The auditor's private key; this project's unless given.")
     ] = None,
@@ -91,10 +85,7 @@ def audit(
         Path | None,
         typer.Option(metavar="FILE", help="Write what is signed there, for `ledger append` by the log's owner."),
     ] = None,
-    work: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keeps the mirrored log and what was fetched; in the cache unless given."),
-    ] = None,
+    work: WorkOption = None,
     screen: Annotated[
         bool,
         typer.Option("--screen", help="Also hold all stored states at hand against what AdamW allows; reads them."),
@@ -137,12 +128,12 @@ def audit(
         if any((run, steps, uncovered, history, part, evals, beacon, intent is not None, round_file, screen, plan)):
             raise BitwitnessError("--recheck goes with a source, --policy, --key, --out, --work and --threads alone")
         with (
-            open_source(source or str(current_project().root), policy=policy, key=key, out=out, work=work) as opened,
+            open_source(source, policy=policy, key=key, out=out, work=work) as opened,
             counting("rechecking") as told,
         ):
             try:
                 found = run_recheck(
-                    opened.venue, recheck, threads=threads or cores(), windows_at_once=windows_at_once, report=told
+                    opened.place, recheck, threads=threads or cores(), windows_at_once=windows_at_once, report=told
                 )
             except KeyboardInterrupt:
                 raise _stopped() from None
@@ -167,9 +158,9 @@ def audit(
         with open_source(source, policy=policy, key=key, out=out, work=work) as opened:
             name = opened.run(run)
             planned = (
-                plan_ancestry(opened.venue, name, **asked)
+                plan_ancestry(opened.place, name, **asked)
                 if history
-                else [plan_audit(opened.venue, name, evals=evals, **asked)]
+                else [plan_audit(opened.place, name, evals=evals, **asked)]
             )
         if as_json:
             emit_json({"runs": [one.to_json() for one in planned]} if history else planned[0].to_json())
@@ -194,11 +185,11 @@ def audit(
         name = opened.run(run)
         try:
             if history:
-                done = audit_ancestry(opened.venue, name, **options)
+                done = audit_ancestry(opened.place, name, **options)
             else:
                 file = None if round_file is None else read_file(round_file, MAX_FILE)
                 options |= {"uncovered": uncovered, "intent": intent, "round_file": file, "evals": evals}
-                one = run_audit(opened.venue, name, **options)
+                one = run_audit(opened.place, name, **options)
                 done = AncestryReport((one,), ())
         except KeyboardInterrupt:
             raise _stopped() from None
@@ -206,7 +197,7 @@ def audit(
         emit_json(ancestry_json(done) if history else audit_json(done.reports[0]))
     else:
         for each in done.reports:
-            tell(each)
+            tell(each, opened.again(each.name))
         for boundary in done.boundaries:
             same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
             say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")

@@ -16,8 +16,9 @@ from ..plan import AuditPlan
 from ..recheck import RecheckReport
 
 
-def tell(result: AuditReport) -> None:
-    for line in audit_lines(result):
+def tell(result: AuditReport, again: str) -> None:
+    """Say it to a person. `again` is how a command names the run."""
+    for line in audit_lines(result, again):
         say(line)
     for passed in result.passed_over:
         note(f"note: {passed}")
@@ -112,7 +113,7 @@ def _explained(unit: UnitResult) -> dict[str, Any]:
     return detail if unit.value is None else detail | {"value": unit.value.to_json()}
 
 
-def audit_lines(report: AuditReport) -> Iterator[str]:
+def audit_lines(report: AuditReport, again: str) -> Iterator[str]:
     for item in report.units:
         where = "initial state" if item.unit.last == report.first else f"steps {item.unit.first}-{item.unit.last}"
         if item.part is not None:
@@ -129,7 +130,7 @@ def audit_lines(report: AuditReport) -> Iterator[str]:
         if item.value is not None:
             yield from item.value.lines()
         if item.differences and item.found is not None and item.found["step"] > report.first:
-            yield from _next_step(report.name, item.found["step"], item.value is not None)
+            yield from _next_step(again, item.found["step"], item.value is not None)
     screened = report.screened
     if screened.compared:
         wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
@@ -155,10 +156,10 @@ def _chance(report: AuditReport) -> str:
     )
 
 
-def _next_step(name: str, step: int, stored: bool) -> Iterator[str]:
+def _next_step(again: str, step: int, stored: bool) -> Iterator[str]:
     if not stored:
         yield f"  values    the trainer stored no state after step {step}; only his trace of it tells them"
-    yield f"  next      ledger trace {name} --step {step}, and the trainer's of the same step; then ledger bisect"
+    yield f"  next      ledger trace {again} --step {step}, and the trainer's of the same step; then ledger bisect"
 
 
 def _open_intents(report: AuditReport) -> str:

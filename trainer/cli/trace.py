@@ -10,21 +10,33 @@ from typing import Annotated, Any
 import typer
 
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
-from bitwitness.ledger.cli.options import JsonOption, current_project
+from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.errors import BitwitnessError
 
 from ..culprit_text import difference_json, lines
-from ..step_trace import VALUES, trace_step
+from ..step_trace import VALUES, StepTrace, trace_step
+from ..venue import LocalPlace, Place
 from .options import AtOnce, Threads, cores
 from .progress import counting
+from .source import PolicyOption, RunOption, WorkOption, open_to_read
 
 
 def trace(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or the first digits of its hash.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A run of this project; or another project's folder, an export or a URL of a log elsewhere, with"
+            " --policy.",
+        ),
+    ],
     step: Annotated[int, typer.Option(min=1, help="The step to trace.")],
+    run: RunOption = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write it; traces/RUN/step-N unless given.")
     ] = None,
+    policy: PolicyOption = None,
+    work: WorkOption = None,
     call: Annotated[
         str | None, typer.Option(metavar="RUN.CALL", help="Keep the values of this operator call alone, however many.")
     ] = None,
@@ -40,15 +52,19 @@ def trace(
     The folder holds trace.json, which is all that another party needs to compare, step.safetensors, which the referee
     executes, and values.safetensors. Exit status: 0 the step is what the ledger says, 1 it is not.
 
+    Of a run elsewhere the log is mirrored, and one stored state and the data of the steps are fetched and checked, as
+    an audit does it; no key is needed, and nothing is signed or sent.
+
     Example: ledger trace demo --step 12
+
+    Example: ledger trace https://example.org/log demo --step 12 --policy trust.toml
     """
-    project = current_project()
     if out is not None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise BitwitnessError(f"--out {out} is there already, and a trace is evidence; give another --out")
-    with counting("replaying") as report:
+    with open_to_read(source, policy=policy, work=work) as opened, counting("replaying") as report:
         found = trace_step(
-            project,
-            run,
+            opened.place,
+            opened.run(run),
             step,
             threads=threads or cores(),
             windows_at_once=windows_at_once,
@@ -56,7 +72,7 @@ def trace(
             only=_call(call),
             report=report,
         )
-    folder = out or project.root / "traces" / str(found.about["name"]) / f"step-{step:08d}"
+    folder = out or _folder(opened.place, found)
     found.write(folder)
     if as_json:
         result: dict[str, Any] = {
@@ -78,6 +94,13 @@ def trace(
         typer.echo(f"wrote {folder}")
     typer.echo(f"note: `ledger bisect {folder} THEIRS` compares it with another party's", err=True)
     raise typer.Exit(1 if found.differences else 0)
+
+
+def _folder(place: Place, found: StepTrace) -> Path:
+    """In the project; for a log elsewhere in the current folder, runs of one name but of other logs apart."""
+    name, run = str(found.about["name"]), str(found.about["run"])
+    at = place.project.root if isinstance(place, LocalPlace) else Path()
+    return at / "traces" / (name if isinstance(place, LocalPlace) else f"{name}-{run[:16]}") / f"step-{found.step:08d}"
 
 
 def bisect(
