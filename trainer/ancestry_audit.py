@@ -16,7 +16,7 @@ from .audit import AuditReport, audit
 from .history import open_verified_run
 from .outcome import overall
 from .plan import AuditPlan, plan_audit
-from .venue import Venue
+from .venue import Place, Venue
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class AncestryReport:
         return overall(report.result for report in self.reports)
 
 
-def line_of(venue: Venue, name: str) -> list[Span]:
+def line_of(place: Place, name: str) -> list[Span]:
     """Run `name` and those that it goes on from, the oldest first. Raises NoSuchRun, LedgerNotVerified."""
     found: list[Span] = []
-    with venue.open() as ledger:
-        history = open_verified_run(venue.project, ledger, name)
+    with place.open() as ledger:
+        history = open_verified_run(place.project, ledger, name)
         while True:
             found.insert(0, Span(history.run, history.name, history.first, found[0].first if found else None))
             if history.parent is None:
                 return found
-            history = open_verified_run(venue.project, ledger, history.genesis["init"]["run"])
+            history = open_verified_run(place.project, ledger, history.genesis["init"]["run"])
 
 
 def audit_ancestry(

@@ -1,52 +1,33 @@
-"""A drill: a fault is planted in a copy of a run, and audits must find it, where it is, as often as predicted.
-
-The copy is a project of its own in a folder of its own: new keys, a new log, every entry signed anew. Nothing of the
-real one is opened for writing, and none of its keys is read. Up to the fault the copy repeats the run's entries; from
-there the faulty trainer computes, and signs what it got.
-"""
+"""A drill: a fault is planted in a copy of a run, and audits must find it, where it is, as often as predicted."""
 
 from __future__ import annotations
 
 import os
 import random
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
-from bitwitness.ledger import rfc3339
-from bitwitness.ledger.captured_file import MODEL_FILE
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.run_chain import RunWriter
 
+from .ancestry_audit import audit_ancestry
 from .audit import AuditReport, audit
 from .culprit_text import lines
-from .data import BuildOptions, Dataset, build
-from .data import record as record_datasets
-from .data.dataset import dataset_folder
-from .data.entry import dataset_entry
-from .data.manifest import ENTRY
-from .data.reads import training_dataset, training_windows
-from .data.split import held_out_name
-from .data.windows import WindowStream
-from .drill_faults import KINDS, Fault, FaultyRecordingWorkspace, FaultyStream, FaultyWorkspace, faulty_executors
+from .data import BuildOptions, build
+from .drill_copy import DrillCopy, Link, read_line
+from .drill_faults import KINDS, Fault, FaultyRecordingWorkspace, FaultyStream, faulty_executors
 from .history import RunHistory, open_verified_run
-from .material import LocalMaterial
-from .own_model import captured
-from .replay import nearest_state, replay
-from .run import Session, Stop, go_on
-from .sample import Unit, select, units
-from .state import State, state_folder
-from .step import Workspace
+from .sample import Unit
+from .state import Control
 from .step_trace import record_traced, trace_step
+from .venue import LocalVenue
 
 DRAWS = 2000
 """Samples that are drawn, without replaying them, to measure how often one holds the fault."""
 MOST_AUDITS = 40
-_CHAIN = frozenset({"run", "seq", "prev", "history", "signer"})
 
 
 @dataclass(frozen=True)
@@ -54,6 +35,7 @@ class DrillResult:
     """What became of one planted fault."""
 
     kind: str
+    run: str  # the name of the run that it is in
     step: int
     found: int | None  # the step that an audit named
     audits: int  # sampled audits until it was found; after MOST_AUDITS every unit is audited
@@ -80,189 +62,102 @@ def drill(
     samples: int = 1,
     last: int | None = None,
     seed: int | None = None,
+    history: bool = False,
     threads: int,
     report: Callable[[str], None] = lambda text: None,
 ) -> Iterator[DrillResult]:
     """Plant a fault of each kind in a copy of run `name` of its own, under `scratch`, and audit it.
 
-    `last` is the last step that the copies have (the run's); `seed` hides the faults in the same places again.
-    Raises BitwitnessError where the run cannot be copied.
+    A run that goes on from others is copied with them. With `history` the faults are in those others, before the step
+    that the next run goes on from, and audits go back to them. `last` is the last step that the copies have (the
+    run's); `seed` hides the faults in the same places again. Raises BitwitnessError where the run cannot be copied.
     """
-    with project.open_ledger() as ledger:
-        history = open_verified_run(project, ledger, name)
-    end = min(last or history.last_step, history.last_step)
-    if end < 4:
-        raise BitwitnessError(f"run {history.name}: a drill needs 4 steps at least, in which to hide a fault")
-    if history.genesis["init"]["kind"] != "seeded":
-        raise BitwitnessError(f"run {history.name} does not begin with a seed; a drill copies runs that do")
-    places = random.Random(seed) if seed is not None else random.SystemRandom()
+    line = read_line(project, name, last)
+    if history and len(line) == 1:
+        raise BitwitnessError(f"run {line[0].history.name} goes on from no other run, so a drill has no history")
+    numbers = range(len(line) - 1) if history else range(len(line) - 1, len(line))
+    places = [(number, step) for number in numbers for step in line[number].hiding_places]
+    if not places or (not history and line[-1].last - line[-1].history.first < 4):
+        raise BitwitnessError(
+            f"run {line[-1].history.name}: a drill needs 4 steps at least of a run, in which to hide a fault"
+        )
+    chance = random.Random(seed) if seed is not None else random.SystemRandom()
     for kind in kinds:
         report(kind)
-        yield _Drill(project, history, scratch / kind, end, kind, places, threads).perform(samples)
+        number, step = chance.choice(places)
+        yield _Drill(project, line, scratch / kind, number, _fault(kind, line[number], step, chance), threads).perform(
+            samples, history
+        )
+
+
+def _fault(kind: str, link: Link, step: int, chance: random.Random) -> Fault:
+    begun = Control(**link.history.genesis["control"])
+    return Fault(kind, step, link.history.config.data.windows_per_step, chance, begun)
 
 
 class _Drill:
     def __init__(
-        self,
-        project: Project,
-        history: RunHistory,
-        scratch: Path,
-        end: int,
-        kind: str,
-        places: random.Random,
-        threads: int,
+        self, project: Project, line: list[Link], scratch: Path, number: int, fault: Fault, threads: int
     ) -> None:
-        self.project, self.history, self.end, self.threads = project, history, end, threads
-        self.places = places
-        per_step = history.config.data.windows_per_step
-        self.fault = Fault(kind, places.randint(2, end - 1), per_step, places)
-        self.copy = Project.create(scratch)
-        self.model = captured(LocalMaterial(project).model(history), history)
+        self.made = DrillCopy(project, line, scratch, number, fault, threads)
+        self.copy, self.fault, self.threads = self.made.project, fault, threads
+        self.name = line[-1].history.name
+        """The run that is audited; the one with the fault is that, or one before it."""
 
-    def perform(self, samples: int) -> DrillResult:
-        self._train()
+    def perform(self, samples: int, history: bool) -> DrillResult:
+        self.made.make()
         with self.copy.open_ledger() as ledger:
-            copied = open_verified_run(self.copy, ledger, self.history.name)
+            copied = open_verified_run(self.copy, ledger, self.made.faulty.history.name)
         always, predicted, measured = self._odds(copied, samples)
         found, audits = None, 0
         while found is None and audits <= MOST_AUDITS:
             # The last try looks at everything: then only a fault that no replay shows is missed.
             drawn = samples if audits < MOST_AUDITS else len(copied.states) + 1
-            found = _found(audit(self.copy, copied.name, samples=drawn, threads=self.threads))
+            found = _found(self._audit(drawn, history))
             audits += 1
-        named, said, right = (False, (), ()) if found is None else self._trace(copied, found)
+        named, said, right = (
+            (False, (), ()) if found is None or found not in copied.steps else self._trace(copied, found)
+        )
         kind, step = self.fault.kind, self.fault.step
-        return DrillResult(kind, step, found, audits, samples, always, predicted, measured, named, tuple(said), right)
-
-    # -- the copy ----------------------------------------------------------------------------------------------
-
-    def _train(self) -> None:
-        """Copy what comes before the fault, and let the faulty trainer go on from there."""
-        config, fault = self.history.config, self.fault
-        entries = self._copy_datasets()
-        with self.copy.open_ledger(writable=True) as ledger:
-            trainer, log = self.copy.signer("trainer"), self.copy.signer("log")
-            writer = self._copy_chain(RunWriter.begin(ledger, trainer, self._genesis(entries, ledger.origin)), entries)
-            workspace = FaultyWorkspace(config, self.threads, captured=self.model, fault=fault)
-            state = self._before(fault.step)
-            fault.state, fault.earlier = state, self._before(max(0, fault.step - 2))
-            stream = self._stream()
-            held_out = Dataset.open(self.copy.data_dir, _held_out(config)) if config.run.eval_every else None
-            session = Session(
-                self.copy,
-                ledger,
-                config,
-                workspace,
-                FaultyStream(stream, fault),  # type: ignore[arg-type]  # all that a session reads of a stream
-                held_out,
-                trainer,
-                log,
-                lambda progress: None,
-            )
-            go_on(session, state, writer, _StopAt(state, self.end))
-
-    def _copy_datasets(self) -> dict[str, str]:
-        """Put the data in the copy, with entries that the copy's trainer signs; old leaf hash -> new one."""
-        signer, made, datasets = self.copy.signer("trainer"), {}, []
-        for use in self.history.genesis["datasets"]:
-            source = Dataset.open(self.project.data_dir, use["name"])
-            folder = dataset_folder(self.copy.data_dir, use["name"])
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in source.folder.iterdir():
-                if path.is_file() and path.name != ENTRY:
-                    _link(path, folder / path.name)
-            (folder / ENTRY).write_bytes(dataset_entry(source.manifest, signer, rfc3339.now()))
-            datasets.append(Dataset.open(self.copy.data_dir, use["name"]))
-        with self.copy.open_ledger(writable=True) as ledger:
-            leaves = record_datasets(ledger, datasets)
-        for use, leaf in zip(self.history.genesis["datasets"], leaves, strict=True):
-            made[use["entry"]] = leaf
-        return made
-
-    def _genesis(self, entries: Mapping[str, str], origin: str) -> dict[str, Any]:
-        genesis = _own(self.history.genesis)
-        uses = [use | {"entry": entries[use["entry"]]} for use in genesis["datasets"]]
-        return genesis | {"datasets": uses, "origin": origin}
-
-    def _copy_chain(self, writer: RunWriter, entries: Mapping[str, str]) -> RunWriter:
-        """Sign again what the run recorded before the faulty step, and link the states that it stored."""
-        folder, own = (p.runs_dir / self.history.name for p in (self.project, self.copy))
-        if self.model is not None:
-            own.mkdir(parents=True, exist_ok=True)
-            _link(folder / MODEL_FILE, own / MODEL_FILE)
-        batch: list[tuple[str, dict[str, Any]]] = []
-        for entry in self.history.entries[1:]:
-            predicate = _own(entry.predicate)
-            step = predicate["computed"]["step"] if entry.kind == "step" else predicate["step"]
-            if step >= self.fault.step:
-                break
-            if entry.kind in ("resume", "halt", "end"):
-                continue
-            if entry.kind == "eval":
-                dataset = predicate["dataset"]
-                predicate["dataset"] = dataset | {"entry": entries[dataset["entry"]]}
-            if entry.kind == "state":
-                stored, place = state_folder(folder, step), state_folder(own, step)
-                if stored.is_dir():
-                    place.mkdir(parents=True)
-                    for path in stored.iterdir():
-                        _link(path, place / path.name)
-            batch.append((entry.kind, predicate))
-        if batch:
-            writer.append_all(batch)
-        return writer
-
-    def _stream(self) -> WindowStream:
-        return training_windows(
-            self.history, LocalMaterial(self.copy).dataset(self.history, *training_dataset(self.history))
+        return DrillResult(
+            kind, copied.name, step, found, audits, samples, always, predicted, measured, named, tuple(said), right
         )
 
-    def _before(self, step: int) -> State:
-        """The honest state from which `step` starts (state 0 for steps 0 and 1)."""
-        honest = Workspace(self.history.config, self.threads, captured=self.model)
-        states = LocalMaterial(self.project).states(self.history)
-        state, _ = nearest_state(self.history, states, honest, max(0, step - 1), self.history.states.keys())
-        for replayed in replay(self.history, state, honest, self._stream(), step - 1):
-            if replayed.differences:
-                raise BitwitnessError(
-                    f"step {replayed.step} of run {self.history.name} does not replay here; `ledger audit` says why"
-                )
-        return state
+    def _audit(self, samples: int, history: bool) -> tuple[AuditReport, ...]:
+        if history:
+            return audit_ancestry(LocalVenue(self.copy), self.name, samples=samples, threads=self.threads).reports
+        return (audit(self.copy, self.name, samples=samples, threads=self.threads),)
 
     # -- what audits must find -----------------------------------------------------------------------------------
 
     def _odds(self, copied: RunHistory, samples: int) -> tuple[bool, float, float]:
         """Whether the fault is always audited; the chance of one audit; how often draws meet it."""
-        every, end, step = units(copied.states, copied.last_step), copied.last_step, self.fault.step
-        marks = copied.marks()
+        end, step = copied.last_step, self.fault.step
 
         def holds(chosen: list[Unit]) -> bool:
             return any(unit.first <= step <= unit.last for unit in chosen)
 
-        certain = holds(select(copied.genesis, marks, end, bytes(32), 0))
-        others = (
-            len(every) - len(select(copied.genesis, marks, end, bytes(32), 0)) + 1
-        )  # the initial state is no unit of `every`
+        always = copied.select(end, bytes(32), 0)
+        certain = holds(always)
+        others = len(copied.units(end)) - len(always) + 1  # the initial state is no unit of those
         predicted = 1.0 if certain else min(1.0, samples / others)
-        met = sum(holds(select(copied.genesis, marks, end, os.urandom(32), samples)) for _ in range(DRAWS))
+        met = sum(holds(copied.select(end, os.urandom(32), samples)) for _ in range(DRAWS))
         return certain, predicted, met / DRAWS
 
     def _trace(self, copied: RunHistory, found: int) -> tuple[bool, list[str], tuple[str, ...]]:
         """Both parties trace the step; their traces are bisected, and an operator goes to the referee."""
         folder, names = self.copy.root / "traces", ("auditor", "trainer")
         trace_step(self.copy, copied.name, found, threads=self.threads).write(folder / names[0])
-        before = self._before(found)
+        before = self.made.honest_state(found)
         self.fault.state = before
-        stream = FaultyStream(self._stream(), self.fault)
+        stream = FaultyStream(self.made.stream(copied), self.fault)
         stream.check_samples(before.control.cursor, copied.config.data.windows_per_step)
 
         def workspace(*arguments: Any, **named: Any) -> FaultyRecordingWorkspace:
             return FaultyRecordingWorkspace(*arguments, **named, fault=self.fault)
 
-        make = faulty_executors(self.fault)
-        theirs = record_traced(
-            copied, before, stream, self.threads, model=self.model, make=make, workspace_of=workspace
-        )
+        make, model = faulty_executors(self.fault), self.made.model
+        theirs = record_traced(copied, before, stream, self.threads, model=model, make=make, workspace_of=workspace)
         theirs.write(folder / names[1])
         ours, other = (trace_record.read(folder / party) for party in names)
         difference = culprit.find(ours, other, names=names, threads=self.threads)
@@ -278,37 +173,10 @@ class _Drill:
         return self.fault.is_named_by(difference), said, right
 
 
-class _StopAt(Stop):
-    """Stops a run before its planned end, where the copy ends."""
-
-    def __init__(self, state: State, last: int) -> None:
-        self._state, self._last = state, last
-
-    @property
-    def asked(self) -> bool:
-        return self._state.control.step >= self._last
-
-
-def _found(report: AuditReport) -> int | None:
+def _found(reports: Iterable[AuditReport]) -> int | None:
     """The first step that an audit calls wrong."""
-    return min((int(unit.found["step"]) for unit in report.units if unit.found is not None), default=None)
-
-
-def _own(predicate: Mapping[str, Any]) -> dict[str, Any]:
-    """A predicate without what its signer and its place in the chain put in."""
-    return {key: value for key, value in predicate.items() if key not in _CHAIN}
-
-
-def _held_out(config: Any) -> str:
-    return str(config.data.held_out or held_out_name(config.data.train))
-
-
-def _link(path: Path, place: Path) -> None:
-    """A second name for a file that is only read; a copy where links are not possible."""
-    try:
-        os.link(path, place)
-    except OSError:
-        shutil.copyfile(path, place)
+    found = (unit.found for report in reports for unit in report.units)
+    return min((int(said["step"]) for said in found if said is not None), default=None)
 
 
 def small_run(folder: Path, threads: int) -> tuple[Project, str]:

@@ -27,7 +27,7 @@ from bitwitness.kernels.stepwise import StepwiseExecutor
 from bitwitness.kernels.trace_file import Array
 
 from .data.windows import Rows, WindowStream
-from .state import State
+from .state import Control, State
 from .step import Workspace
 from .trace import RecordingWorkspace
 
@@ -45,8 +45,9 @@ _INPUTS = {
 class Fault:
     """A fault of one kind at a hidden place in step `step`. It acts once a stream of its own has reached that step."""
 
-    def __init__(self, kind: str, step: int, per_step: int, places: random.Random) -> None:
-        self.kind, self.step, self._per_step = kind, step, per_step
+    def __init__(self, kind: str, step: int, per_step: int, places: random.Random, begun: Control) -> None:
+        """`begun` is what the run begins with: from there on every step reads `per_step` windows."""
+        self.kind, self.step, self._per_step, self._begun = kind, step, per_step, begun
         self._where, self._element = places.random(), places.random()
         self.earlier: State | None = None
         """Whose values a `state` fault puts in the place of those that it should start from."""
@@ -61,7 +62,7 @@ class Fault:
 
     def begin(self, first_sample: int) -> None:
         """A step begins that reads from this sample on."""
-        self._at = first_sample // self._per_step + 1
+        self._at = self._begun.step + (first_sample - self._begun.cursor) // self._per_step + 1
         self._pending = self.kind in ("gradient", "moment")
         if self.kind == "state" and self._at == self.step and self.state is not None and self.earlier is not None:
             for name in ("params", "m", "v"):

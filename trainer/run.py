@@ -215,8 +215,13 @@ def _begin(session: Session, state: State, init: dict[str, Any]) -> RunWriter:
     start.keep(session.project, config, state, init)  # durable before the entry that commits to it
     if session.own is not None:
         session.own.save(session.folder)
+    return begin_chain(session, predicate, state, commitment)
+
+
+def begin_chain(session: Session, predicate: dict[str, Any], state: State, commitment: StateCommitment) -> RunWriter:
+    """Append a genesis whose files are stored, and what its first state is worth."""
     writer = RunWriter.begin(session.ledger, session.trainer, predicate)
-    if config.run.eval_every:
+    if session.config.run.eval_every:
         _evaluate(session, state, commitment, writer)
     return writer
 

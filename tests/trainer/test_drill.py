@@ -27,13 +27,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DrillResult]:
     """One drill of each kind on the run that is made for it; the copies share nothing but that run."""
     folder = tmp_path_factory.mktemp("drill")
     project, name = drilled.small_run(folder / "honest", 2)
-    before = _everything(project)
+    before = everything(project)
     found = list(drill(project, name, folder / "copies", seed=3, samples=1, threads=2))
-    assert _everything(project) == before
+    assert everything(project) == before
     return {result.kind: result for result in found}
 
 
-def _everything(project: Project) -> dict[str, bytes]:
+def everything(project: Project) -> dict[str, bytes]:
     """All files but those with which SQLite keeps its readers apart."""
     paths = (path for path in project.root.rglob("*") if path.is_file())
     return {str(path): path.read_bytes() for path in paths if not path.name.endswith(("-shm", "-wal"))}
@@ -56,10 +56,10 @@ def test_a_copy_has_keys_and_a_log_of_its_own(tmp_path: Path) -> None:
     """Held-out losses, stored states and both datasets are copied; nothing is signed or logged by the real keys."""
     project = make_project(tmp_path / "project")
     train(project, small_config(eval_every=2, eval_windows=1), threads=2)
-    before = _everything(project)
+    before = everything(project)
     (result,) = drill(project, "r", tmp_path / "copies", kinds=("moment",), seed=5, samples=9, threads=2)
     assert result.good and result.audits == 1
-    assert _everything(project) == before
+    assert everything(project) == before
     copy = Project.find(tmp_path / "copies" / "moment")
     for role in ("root", "log", "trainer", "auditor"):
         assert copy.signer(role).keyid != project.signer(role).keyid

@@ -32,6 +32,12 @@ def drill(
         int, typer.Option(min=0, help="Units that each audit draws, besides those that always count.")
     ] = 1,
     last: Annotated[int | None, typer.Option(min=4, help="Last step of the copies; the run's unless given.")] = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Hide them before the fork, in the runs that it goes on from; audits go back to those."
+        ),
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Hide the faults in the same places again.")] = None,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the copies there, to look at.")] = None,
     threads: Threads = None,
@@ -43,9 +49,14 @@ def drill(
     faulty trainer signs what it computed, so only replays can find it. Exit status: 0 every fault was found, at its
     step and operator; 1 one was not.
 
+    A run that was resumed, goes on from another one, or begins with imported weights is copied as that: with its
+    interruptions, with the runs before it, with the import.
+
     Example: ledger drill
 
     Example: ledger drill demo --fault moment --sample 3
+
+    Example: ledger drill tuned --history
     """
     kinds = tuple(fault or KINDS)
     for kind in kinds:
@@ -68,6 +79,7 @@ def drill(
                 samples=sample,
                 last=last,
                 seed=seed,
+                history=history,
                 threads=workers,
                 report=lambda kind: status.update(f"planting a fault: {kind}"),
             ):
@@ -88,14 +100,15 @@ def _json(result: DrillResult) -> dict[str, Any]:
 
 
 def _lines(result: DrillResult) -> list[str]:
+    planted = f"{result.kind:<14} planted in step {result.step} of {result.run}:"
     if result.found is None:
-        return [f"{result.kind:<14} planted in step {result.step}: NOT FOUND, though every step was replayed"]
+        return [f"{planted} NOT FOUND, though every step was replayed"]
     where = "" if result.found == result.step else f" NOT THERE: found at step {result.found},"
     every = (
         "in a unit that every audit replays" if result.always else f"predicted chance {result.predicted:.2f} an audit"
     )
     said = [
-        f"{result.kind:<14} planted in step {result.step}:{where} found by audit {result.audits} of {result.samples} "
+        f"{planted}{where} found by audit {result.audits} of {result.samples} "
         f"sampled units ({every}, {result.measured:.2f} of drawn samples)"
     ]
     said += [f"  {line}" for line in result.said]
