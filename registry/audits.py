@@ -25,10 +25,10 @@ from bitwitness.ledger.audit_rules import (
 )
 from bitwitness.trainer.sample import misdrawn
 
-from .checks import Check
+from .checks import Check, together
 from .completeness import Told
 from .evidence import Entry
-from .lineage import Lineage
+from .lineage import Lineage, RunLine
 from .policy import Policy, Rules
 
 Json = Mapping[str, Any]
@@ -47,17 +47,23 @@ class _Judged:
 def audit_checks(lineage: Lineage, policy: Policy, told: Told | None) -> list[Check]:
     """The POLICY check `audit`, which is always made, and one for each rule on how much must have been audited.
 
-    ``told`` is the status that lists what the samples were drawn from; without it none can be drawn again.
+    Each must hold for every run that the release stands on. ``told`` is the status that lists what the samples were
+    drawn from; without it none can be drawn again.
     """
-    rules, judged = policy.rules, _judge(lineage, policy, told)
-    checks = [_required(lineage, policy, judged)]
-    first, last = lineage.genesis.predicate["control"]["step"] + 1, lineage.step
+    of_runs = [[(str(line), check) for check in _of_run(line, policy, told)] for line in lineage.runs]
+    return [together(same) for same in zip(*of_runs, strict=True)]
+
+
+def _of_run(line: RunLine, policy: Policy, told: Told | None) -> list[Check]:
+    rules, judged = policy.rules, _judge(line, policy, told)
+    checks = [_required(line, policy, judged)]
+    first, last = line.genesis.predicate["control"]["step"] + 1, line.step
     replayed = [span for audit in judged.counted for span in covered_spans(audit.predicate)]
     covered = length((max(first, low), min(last, high)) for low, high in replayed)
     total = last - first + 1
     said = f"audits that count replayed {covered} of the {total} steps up to the released one"
-    if lineage.parents:
-        said += f" since {lineage.parents[0]}"
+    if line.parents:
+        said += f" since {line.parents[0]}"
     if rules.min_audited_steps is not None:
         # A release of fewer steps than the rule asks for cannot show more than all of them.
         enough = bool(judged.counted) and covered >= min(rules.min_audited_steps, total)
@@ -73,26 +79,26 @@ def audit_checks(lineage: Lineage, policy: Policy, told: Told | None) -> list[Ch
     return checks
 
 
-def open_intents(lineage: Lineage) -> list[Entry]:
+def open_intents(line: RunLine) -> list[Entry]:
     """The announced audits that have no result in the bundle; each counts as a failed one."""
-    answered = {audit.predicate["intent"] for audit in lineage.audits}
-    return [intent for intent in lineage.intents if intent.leaf not in answered]
+    answered = {audit.predicate["intent"] for audit in line.audits}
+    return [intent for intent in line.intents if intent.leaf not in answered]
 
 
-def _required(lineage: Lineage, policy: Policy, judged: _Judged) -> Check:
+def _required(line: RunLine, policy: Policy, judged: _Judged) -> Check:
     rules = policy.rules
-    for audit in lineage.audits:
+    for audit in line.audits:
         if audit.predicate["result"] == "mismatch" and mismatch_stands(
-            audit.leaf, audit.envelope.keyid, _rechecks(lineage), _trusted(rules)
+            audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(rules)
         ):
             found = next(unit["found"] for unit in audit.predicate["units"] if unit["outcome"] == "mismatch")
             detail = f"{_who(audit)} found that step {found['step']} does not replay ({audit})"
             return Check("audit", False, detail, "POLICY")
-    counted = [f"{_who(audit)} replayed {_extent(lineage, audit)}: match" for audit in judged.counted]
+    counted = [f"{_who(audit)} replayed {_extent(line, audit)}: match" for audit in judged.counted]
     said = "; ".join([*counted, *judged.refused]) or "no audit in the bundle"
     if not rules.require_audit:
         return Check("audit", True, f"not required by the policy ({said})", "POLICY")
-    unanswered = open_intents(lineage)
+    unanswered = open_intents(line)
     if len(unanswered) > rules.max_open_intents:
         detail = (
             f"{len(unanswered)} audits were announced without a result, the first in {unanswered[0]}, and each counts "
@@ -105,15 +111,15 @@ def _required(lineage: Lineage, policy: Policy, judged: _Judged) -> Check:
     return Check("audit", None if unchecked else False, f"an audit is required: {said}", "POLICY")
 
 
-def _judge(lineage: Lineage, policy: Policy, told: Told | None) -> _Judged:
-    intents = {entry.leaf: entry for entry in lineage.intents}
+def _judge(line: RunLine, policy: Policy, told: Told | None) -> _Judged:
+    intents = {entry.leaf: entry for entry in line.intents}
     counted, refused, reasons = [], [], []
-    for audit in lineage.audits:
+    for audit in line.audits:
         intent = intents.get(audit.predicate["intent"])
         if intent is None:
             reason: str | None = "its intent is not in the bundle"
         else:
-            reason = _why_not(lineage, audit, intent, policy) or _misdrawn(lineage, audit, intent, told)
+            reason = _why_not(line, audit, intent, policy) or _misdrawn(line, audit, intent, told)
         if reason is None:
             counted.append(audit)
         else:
@@ -122,47 +128,47 @@ def _judge(lineage: Lineage, policy: Policy, told: Told | None) -> _Judged:
     return _Judged(counted, refused, reasons)
 
 
-def _why_not(lineage: Lineage, audit: Entry, intent: Entry, policy: Policy) -> str | None:
+def _why_not(line: RunLine, audit: Entry, intent: Entry, policy: Policy) -> str | None:
     """Why this audit does not count for this release; None if it does."""
     predicate, units = audit.predicate, audit.predicate["units"]
-    refuted = refutation(audit.leaf, audit.envelope.keyid, _rechecks(lineage), _trusted(policy.rules))
+    refuted = refutation(audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(policy.rules))
     if refuted is not None:
         return f"a recheck by an auditor of the policy refutes it (entry {refuted})"
     if predicate["result"] != "match":
         return str(predicate["result"])
     if all(unit["cause"] == "chosen" for unit in units):
         return "its steps were chosen by hand, so it says nothing of the others; only drawn audits count"
-    if intent.predicate["size"] <= lineage.released.index:
+    if intent.predicate["size"] <= line.released.index:
         return (
             f"it was announced over {intent.predicate['size']} entries, before the released step was logged as "
-            f"{lineage.released}"
+            f"{line.released}"
         )
-    reason = _inconsistency(lineage, predicate, intent.predicate)
+    reason = _inconsistency(line, predicate, intent.predicate)
     if reason is not None:
         return reason
-    if not any(first <= lineage.step <= last for first, last in covered_spans(predicate)):
-        return f"the released step {lineage.step} is not among what it replayed"
+    if not any(first <= line.step <= last for first, last in covered_spans(predicate)):
+        return f"the released step {line.step} is not among what it replayed"
     if policy.rules.auditors is not None and audit.envelope.keyid not in policy.rules.auditors:
         return "its auditor is not among the policy's auditors"
     by_name, witnesses = policy.rules.self_chosen_auditors, policy.witness_keys
     return untrusted(predicate, intent.predicate, audit.envelope.keyid, by_name, witnesses)
 
 
-def _misdrawn(lineage: Lineage, audit: Entry, intent: Entry, told: Told | None) -> str | None:
+def _misdrawn(line: RunLine, audit: Entry, intent: Entry, told: Told | None) -> str | None:
     """How its units differ from what its seed draws; whoever handed the bundle over could not choose from what."""
     if told is None or told.entry.index < intent.predicate["size"]:
         return Unchecked("no status of the log lists the states that its sample was drawn from")
-    return misdrawn(audit.predicate, intent.predicate, lineage.genesis.predicate, told.marks)
+    return misdrawn(audit.predicate, intent.predicate, line.genesis.predicate, told.marks[line.genesis.leaf])
 
 
-def _inconsistency(lineage: Lineage, predicate: Json, intent: Json) -> str | None:
+def _inconsistency(line: RunLine, predicate: Json, intent: Json) -> str | None:
     """What an audit says that cannot be so, or that an audit of these steps would not leave out."""
-    run = AuditedRun.of(lineage.genesis.predicate, _last_step(lineage))
+    run = AuditedRun.of(line.genesis.predicate, _last_step(line))
     return contradiction(predicate, run) or omission(predicate, intent, run)
 
 
-def _rechecks(lineage: Lineage) -> list[tuple[int, Json]]:
-    return [(entry.index, entry.predicate) for entry in lineage.rechecks]
+def _rechecks(line: RunLine) -> list[tuple[int, Json]]:
+    return [(entry.index, entry.predicate) for entry in line.rechecks]
 
 
 def _trusted(rules: Rules) -> set[str]:
@@ -170,17 +176,17 @@ def _trusted(rules: Rules) -> set[str]:
     return {*rules.self_chosen_auditors, *(rules.auditors or ())}
 
 
-def _last_step(lineage: Lineage) -> int:
+def _last_step(line: RunLine) -> int:
     """No step of the run is beyond this one."""
-    planned: int = lineage.genesis.predicate["steps"]
-    return planned if lineage.end is None else min(planned, lineage.end.predicate["step"])
+    planned: int = line.genesis.predicate["steps"]
+    return planned if line.end is None else min(planned, line.end.predicate["step"])
 
 
-def _extent(lineage: Lineage, audit: Entry) -> str:
+def _extent(line: RunLine, audit: Entry) -> str:
     """How much of the run up to the released step an audit replayed, and who drew what."""
-    first = lineage.genesis.predicate["control"]["step"] + 1
-    spans = ((max(first, low), min(lineage.step, high)) for low, high in covered_spans(audit.predicate))
-    replayed, total = length(spans), lineage.step - first + 1
+    first = line.genesis.predicate["control"]["step"] + 1
+    spans = ((max(first, low), min(line.step, high)) for low, high in covered_spans(audit.predicate))
+    replayed, total = length(spans), line.step - first + 1
     said = f"{replayed} of {total} steps"
     if replayed == total:
         return said
@@ -188,14 +194,14 @@ def _extent(lineage: Lineage, audit: Entry) -> str:
         return f"{said}, no sample drawn"
     if audit.predicate["basis"] == "self-chosen":
         return f"{said}, sample self-chosen"
-    wanted = _intent_of(lineage, audit)["beacon"]
+    wanted = _intent_of(line, audit)["beacon"]
     beacon = f"{wanted['source']} round {wanted['round']}" if wanted["kind"] == "round" else "a witness's cosignature"
     return f"{said}, sample drawn by beacon, {beacon}"
 
 
-def _intent_of(lineage: Lineage, audit: Entry) -> Json:
+def _intent_of(line: RunLine, audit: Entry) -> Json:
     """What the auditor announced."""
-    return next(intent.predicate for intent in lineage.intents if intent.leaf == audit.predicate["intent"])
+    return next(intent.predicate for intent in line.intents if intent.leaf == audit.predicate["intent"])
 
 
 def _who(audit: Entry) -> str:

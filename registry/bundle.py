@@ -117,6 +117,11 @@ class RunMark(Strict):
     step: Position
 
 
+def _positions(value: list[int]) -> list[int]:
+    _ascending(value)
+    return value
+
+
 def _marks(value: list[RunMark]) -> list[RunMark]:
     _ascending([item.entry for item in value])
     return value
@@ -126,13 +131,15 @@ class RunProof(Strict):
     """What a `status` lists of ``run``, opened.
 
     ``proof`` says that the run's lists, the audits and evals in the bundle and ``marks``, are leaf ``position`` of the
-    tree of runs that the status signs. Samples of audits are drawn again from ``marks``.
+    tree of runs that the status signs. Samples of audits are drawn again from ``marks``. ``words`` are positions in
+    the log of the words on releases of the run that the bundle does not hold; absent where it opens but one run.
     """
 
     marks: Annotated[list[RunMark], Field(max_length=1 << 16), AfterValidator(_marks)]
     position: Position
     proof: Proof
     run: Hash
+    words: Annotated[list[Position], Field(min_length=1), AfterValidator(_positions)] | None = None
 
 
 def _runs(value: list[RunProof]) -> list[RunProof]:

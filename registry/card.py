@@ -7,12 +7,13 @@ it later. The gate makes it again from the verified bundle and compares the byte
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from bitwitness.ledger.jcs import f32_from_hex, f64_from_hex
 
 from .evidence import Entry
-from .lineage import Lineage
+from .lineage import Lineage, RunLine
 
 CARD = "README.md"
 LIMIT = 1 << 20
@@ -20,7 +21,7 @@ LIMIT = 1 << 20
 
 def card(traced: Lineage) -> bytes:
     """The bytes of README.md for a release: front matter as model hubs read it, and the provenance table."""
-    release, genesis = traced.release.predicate, traced.genesis.predicate
+    release = traced.release.predicate
     name = f"{release['model']}/{release['version']}"
     front = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- bitwitness", "- llama"]
     if "license" in release:
@@ -31,7 +32,7 @@ def card(traced: Lineage) -> bytes:
         "",
         f"# {name}",
         "",
-        f"Step {release['step']} of the training run `{genesis['name']}`. Every step of it is recorded in a signed,",
+        _made(traced),
         "append-only ledger; anyone can compute any step again and must get the same bits. `provenance.json` beside",
         "the weights ties them to that ledger:",
         "",
@@ -50,37 +51,64 @@ def card(traced: Lineage) -> bytes:
     return "\n".join(lines).encode()
 
 
+def _made(traced: Lineage) -> str:
+    """The first line: what made the weights."""
+    if len(traced.runs) == 1:
+        release, genesis = traced.release.predicate, traced.genesis.predicate
+        said = f"Step {release['step']} of the training run `{genesis['name']}`. Every step of it"
+    else:
+        runs = ", ".join(f"`{line.genesis.predicate['name']}`" for line in traced.runs)
+        said = f"A merge of releases of the training runs {runs}. Every step of each"
+    return f"{said} is recorded in a signed,"
+
+
 def _rows(traced: Lineage) -> Iterator[tuple[str, str]]:
-    release, genesis = traced.release.predicate, traced.genesis.predicate
+    release = traced.release.predicate
     yield "weights", f"`{release['weights']['root']}` ({release['weights']['size']} tensors, {release['dtype']})"
-    if "derivation" in release:
-        sources = ", ".join(
-            f"`{source['release']}`" + (f" × {f32_from_hex(source['factor'])!r}" if "factor" in source else "")
-            for source in release["derivation"]["sources"]
-        )
-        yield "derived", f"{release['derivation']['rule']} of the release {sources}"
-    yield "run", f"`{genesis['name']}`, genesis `{traced.genesis.leaf}`"
-    yield "step", f"{release['step']} of {genesis['steps']}, state `{release['state']}`"
-    yield "log", f"{_code(genesis['origin'])}, entry {traced.release.index}"
+    names = {entry.leaf: f"{entry.predicate['model']}/{entry.predicate['version']}" for entry in traced.releases}
+    for entry in traced.releases:
+        if "derivation" in entry.predicate:
+            what = "derived" if entry is traced.release else f"derived, {names[entry.leaf]}"
+            yield what, _derivation(entry.predicate["derivation"], names)
+    yield "log", f"{_code(traced.genesis.predicate['origin'])}, entry {traced.release.index}"
     yield "published", f"{release['time']} by key `{traced.release.envelope.keyid}`"
-    yield "trained by", f"key `{traced.genesis.envelope.keyid}`"
     if "license" in release:
         yield "licence", _code(release["license"])
-    yield "began with", _start(traced.genesis)
+    for line in traced.runs:
+        yield from _run(traced, line)
+
+
+def _derivation(said: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    sources = ", ".join(
+        f"{names[source['release']]} `{source['release']}`"
+        + (f" × {f32_from_hex(source['factor'])!r}" if "factor" in source else "")
+        for source in said["sources"]
+    )
+    return f"{said['rule']} of the release {sources}"
+
+
+def _run(traced: Lineage, line: RunLine) -> Iterator[tuple[str, str]]:
+    genesis = line.genesis.predicate
+    yield "run", f"`{genesis['name']}`, genesis `{line.genesis.leaf}`"
+    for step, state in sorted({(entry.predicate["step"], entry.predicate["state"]) for entry in line.releases}):
+        yield "step", f"{step} of {genesis['steps']}, state `{state}`"
+    yield "trained by", f"key `{line.genesis.envelope.keyid}`"
+    yield "began with", _start(line.genesis)
     uses = {item["entry"]: item for item in genesis["datasets"]}
-    for entry in traced.datasets:
+    for entry in line.datasets:
         if entry.leaf in uses:
             yield f"data, {uses[entry.leaf]['role']}", _dataset(entry)
     yield "code", f"`{genesis['code']['root']}` ({genesis['code']['size']} files)"
     yield "arithmetic", f"{genesis['arithmetic']['version']}, operator table `{genesis['arithmetic']['digest']}`"
     measured = {}
-    for entry in traced.evals:
-        if entry.predicate["step"] == release["step"] and entry.index < traced.release.index:
+    for entry in line.evals:
+        if entry.predicate["step"] == line.step and entry.index < traced.release.index:
             measured[entry.predicate["dataset"]["name"]] = entry.predicate["computed"]
     for dataset, computed in sorted(measured.items()):
         nats = f64_from_hex(computed["mean"])
-        yield f"loss on `{dataset}`", f"{nats:.4f} nats per token over {computed['tokens']} tokens"
-    for entry in traced.audits:
+        what = f"loss on `{dataset}`" if len(traced.runs) == 1 else f"loss of step {line.step} on `{dataset}`"
+        yield what, f"{nats:.4f} nats per token over {computed['tokens']} tokens"
+    for entry in line.audits:
         if entry.index < traced.release.index:
             said = entry.predicate
             yield "audit", f"{said['result']}, {said['steps']} steps, {said['basis']}, by key `{entry.envelope.keyid}`"

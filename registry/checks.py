@@ -6,7 +6,7 @@ how much that is worth (who else saw the log). ``ok`` is True, False (found wron
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +29,17 @@ class Check:
             "category": self.category,
             "required": self.required,
         }
+
+
+def together(parts: Sequence[tuple[str, Check]]) -> Check:
+    """One check of the same one made on several things, each named: as bad as the worst, whose reasons it gives."""
+    (_, first), *others = parts
+    if not others:
+        return first
+    results = {check.ok for _, check in parts}
+    ok = False if False in results else None if None in results else True
+    said = "; ".join(f"{name}: {check.detail}" for name, check in parts if check.ok is ok)
+    return Check(first.name, ok, said, first.category, any(check.required for _, check in parts))
 
 
 def reasons(checks: Iterable[Check]) -> list[str]:

@@ -3,7 +3,8 @@
 Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
 the genesis and the `state` entry of each run that it goes on from; every `key` entry; every audit of the run with its
 intent; every word on its releases; the newest `status`, and every eval that it lists for the run; without one, the last
-eval on each dataset at or before the released step. The same ledger and release give the same bytes.
+eval on each dataset at or before the released step. Of a cast or merge, the same of every release that it derives from,
+and of the run of each. The same ledger and release give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .status import newest_status, prove_runs
 # All but aliases: which name a release has now says nothing of what it is.
 _WORDS = (
     "SELECT endorsements.entry FROM endorsements JOIN releases ON releases.entry = endorsements.release"
-    " WHERE releases.run = ? AND alias IS NULL"
+    " WHERE releases.run = ? AND alias IS NULL AND endorsements.entry < ? ORDER BY endorsements.entry"
 )
 
 
@@ -48,19 +49,27 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         raise ReleaseMissing(f"the checkpoint covers {checkpoint.size} entries, the release is number {release}")
     with ledger.snapshot():
         predicate = open_envelope(ledger.entry(release)).statement["predicate"]
-        run, step = predicate["run"], predicate["step"]
-        genesis = ledger.find(bytes.fromhex(run))
-        if genesis is None:
-            raise ReleaseMissing(f"the run {run[:16]}… of the release is not in this ledger")
-        status = newest_status(ledger, checkpoint.size)
-        if status is not None and status < genesis:
-            status = None  # it says nothing of a run that began after it
         sources = _sources(ledger, predicate)
-        steps = {step, *(said["step"] for said in sources.values())}
-        chain = _chain(ledger, genesis, steps, step, release, status)
-        parents = _parents(ledger, genesis)
-        chosen = {release, *sources, genesis, *chain, *_datasets(ledger, genesis, chain), *_about(ledger, genesis)}
+        steps: dict[str, set[int]] = {predicate["run"]: set()}
+        for said in (predicate, *sources.values()):
+            steps.setdefault(said["run"], set()).add(said["step"])
+        geneses = {run: _genesis(ledger, run) for run in steps}
+        status = newest_status(ledger, checkpoint.size)
+        if status is not None and status < max(geneses.values()):
+            status = None  # it says nothing of a run that began after it
+        parents = {pair for genesis in geneses.values() for pair in _parents(ledger, genesis)}
+        chains = {
+            run: _chain(
+                ledger, genesis, steps[run], {state for before, state in parents if before == genesis}, release, status
+            )
+            for run, genesis in geneses.items()
+        }
+        words = {run: _column(ledger, _WORDS, genesis, checkpoint.size) for run, genesis in geneses.items()}
+        chosen = {release, *sources, *_column(ledger, "SELECT entry FROM log WHERE kind = 'key'")}
         chosen |= {index for pair in parents for index in pair}
+        for run, genesis in geneses.items():
+            chosen |= {genesis, *chains[run], *words[run], *_datasets(ledger, genesis, chains[run])}
+            chosen |= _said(ledger, genesis)
         chosen |= set() if status is None else {status}
         entries = [
             bundle.LoggedEntry(
@@ -71,11 +80,15 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
             for index in sorted(chosen)
             if index < checkpoint.size
         ]
-        history = _history(ledger, genesis, chain)
-        history += [proof for before, state in parents for proof in _history(ledger, before, [state])]
-        history.sort(key=lambda proof: (proof.within, proof.entry))
+        proofs = [_history(ledger, geneses[run], chain) for run, chain in chains.items()]
+        proofs += [_history(ledger, before, [state]) for before, state in parents if before not in geneses.values()]
+        history = sorted((proof for of in proofs for proof in of), key=lambda proof: (proof.within, proof.entry))
         anchors = _anchors(ledger, chosen, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
-        opened = None if status is None else prove_runs(ledger, status, {run}, checkpoint.size)
+        opened = None
+        if status is not None:
+            shown = {release, *sources}
+            placed = {run: _elsewhere(ledger, words[run], shown) if len(words) > 1 else [] for run in words}
+            opened = prove_runs(ledger, status, placed, checkpoint.size)
     made = bundle.Provenance(
         anchors=[anchors[key] for key in sorted(anchors)] or None,
         checkpoint=note,
@@ -111,6 +124,13 @@ def _sources(ledger: Ledger, predicate: Mapping[str, Any]) -> dict[int, Mapping[
     return found
 
 
+def _genesis(ledger: Ledger, run: str) -> int:
+    index = ledger.find(bytes.fromhex(run))
+    if index is None:
+        raise ReleaseMissing(f"the run {run[:16]}… of the release is not in this ledger")
+    return index
+
+
 def _parents(ledger: Ledger, genesis: int) -> list[tuple[int, int]]:
     """(genesis, state) of the runs that a run goes back to: log indexes of each, and of the state gone on from."""
     found = []
@@ -123,18 +143,20 @@ def _parents(ledger: Ledger, genesis: int) -> list[tuple[int, int]]:
     return found
 
 
-def _chain(ledger: Ledger, genesis: int, steps: set[int], step: int, release: int, status: int | None) -> list[int]:
+def _chain(
+    ledger: Ledger, genesis: int, steps: set[int], gone_on_from: set[int], release: int, status: int | None
+) -> list[int]:
     """Log indexes of the run's entries that the bundle holds, but the genesis, in the order of the run.
 
-    ``steps`` are those that it and the releases it derives from release, ``step`` its own.
+    ``steps`` are those of its releases in the bundle, ``gone_on_from`` the states that other runs here begin with.
     """
-    chosen: set[int] = set()
+    chosen: set[int] = set(gone_on_from)
     for number in sorted(steps):
         chosen |= set(_column(ledger, "SELECT entry FROM steps WHERE run = ? AND step = ?", genesis, number))
         chosen |= set(_column(ledger, "SELECT entry FROM states WHERE run = ? AND step = ?", genesis, number))
     chosen |= set(_column(ledger, "SELECT entry FROM run_events WHERE run = ? AND kind = 'end'", genesis))
     measured = ledger.connection.execute(
-        "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, step)
+        "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, max(steps))
     )
     chosen |= {int(entry) for entry in {row[0]: row[2] for row in measured}.values()}
     chosen = {index for index in chosen if index < release}
@@ -150,13 +172,17 @@ def _datasets(ledger: Ledger, genesis: int, chain: Sequence[int]) -> set[int]:
     return used
 
 
-def _about(ledger: Ledger, genesis: int) -> set[int]:
-    """Keys, all that auditors said about the run, and all that was said of its releases."""
-    chosen = set(_column(ledger, "SELECT entry FROM log WHERE kind = 'key'"))
-    chosen |= set(_column(ledger, _WORDS, genesis))
-    chosen |= set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
+def _said(ledger: Ledger, genesis: int) -> set[int]:
+    """All that auditors said about a run."""
+    chosen = set(_column(ledger, "SELECT entry FROM audit_intents WHERE run = ?", genesis))
     chosen |= set(_column(ledger, "SELECT entry FROM rechecks WHERE run = ?", genesis))
     return chosen | set(_column(ledger, "SELECT entry FROM audits WHERE run = ?", genesis))
+
+
+def _elsewhere(ledger: Ledger, words: Iterable[int], shown: set[int]) -> list[int]:
+    """Those of these words that are on releases which the bundle does not hold."""
+    query = "SELECT release FROM endorsements WHERE entry = ?"
+    return [index for index in words if _column(ledger, query, index)[0] not in shown]
 
 
 def _history(ledger: Ledger, genesis: int, chain: Sequence[int]) -> list[bundle.HistoryProof]:

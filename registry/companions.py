@@ -118,8 +118,6 @@ def digests_of(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def trained_on(traced: Lineage) -> Entry:
     """The entry of the dataset that the run was trained on."""
-    use = next(item for item in traced.genesis.predicate["datasets"] if item["role"] == "train")
-    for entry in traced.datasets:
-        if entry.leaf == use["entry"]:
-            return entry
-    raise CompanionRefused(f"the dataset {use['name']} is not in the bundle")
+    for entry in traced.own.trained_on:
+        return entry
+    raise CompanionRefused("the dataset that the run was trained on is not in the bundle")

@@ -1,4 +1,4 @@
-"""Whether a bundle holds all that the log says of its run: its lists compared with a `status` entry of the log.
+"""Whether a bundle holds all that the log says of its runs: its lists compared with a `status` entry of the log.
 
 A `status` signs, per run, the commitment over the exact list of audit-intents, audits, rechecks, evals and words on
 its releases up to it, over the states, resumes, forks and releases that samples are drawn from, and every key that was
@@ -8,7 +8,7 @@ after the status is beyond it; the rule `max_status_age` says how old it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,9 +19,9 @@ from bitwitness.ledger.errors import ProofError
 from bitwitness.ledger.verify import KeyRing
 from bitwitness.trainer.sample import Mark
 
-from .bundle import StatusProof
+from .bundle import RunProof, StatusProof
 from .evidence import Entry
-from .lineage import Lineage, LineageBroken
+from .lineage import Lineage, LineageBroken, RunLine
 from .status import RunSaid, is_record
 from .status_file import News
 
@@ -37,24 +37,35 @@ def newest_status(entries: Sequence[Entry]) -> Entry | None:
 
 @dataclass(frozen=True)
 class Told:
-    """The status that counts, and what it lists for the run: the marks up to it that samples are drawn from."""
+    """The status that counts, and for every run, by id, the marks that it lists: what samples are drawn from."""
 
     entry: Entry
-    marks: Sequence[Mark]
+    marks: Mapping[str, Sequence[Mark]]
 
 
 def check_status(
     lineage: Lineage, entries: Sequence[Entry], proof: StatusProof | None, ring: KeyRing, head: Checkpoint
 ) -> tuple[str, Told]:
-    """The newest status is one of this log, and the bundle holds exactly what it lists for the run."""
+    """The newest status is one of this log, and the bundle holds exactly what it lists for every run."""
     status = newest_status(entries)
     if status is None:
         raise LineageBroken("the bundle proves what a status entry says, but the entry is not in it")
     if proof is None:
         raise LineageBroken(f"no proof of what {status} lists for the run")
     _check_ledger(status, proof, head)
-    records = [entry for entry in entries if is_record(entry.kind, entry.predicate) and entry.index < status.index]
-    marks = _check_run(lineage, status, records, proof)
+    opened = {item.run: item for item in proof.runs}
+    if opened.keys() != {line.genesis.leaf for line in lineage.runs}:
+        runs = " and ".join(f"{line.genesis.leaf[:16]}…" for line in lineage.runs)
+        raise LineageBroken(f"the bundle opens {status} for other runs than {runs}")
+    records = _records(lineage, entries, proof, status.index)
+    marks: dict[str, list[Mark]] = {}
+
+    def line_of(line: RunLine) -> str:
+        run = line.genesis.leaf
+        marks[run] = _check_run(line, status, records[run], opened[run])
+        return f"{len(records[run])} audits and evals"
+
+    said = lineage.each(line_of)
     for revoked in status.predicate["revoked_keys"]:
         key = ring.get(revoked["keyid"])
         if key is None or key.until is None or key.until > revoked["from"]:
@@ -62,28 +73,53 @@ def check_status(
                 f"{status} lists key {revoked['keyid'][:16]}… as ended from entry {revoked['from']} on, "
                 "but the bundle leaves out the entry that ended it"
             )
-    said = f"{status} of {status.predicate['time']} lists the {len(records)} audits and evals that are here"
-    return said, Told(status, marks)
+    if len(lineage.runs) == 1:
+        return f"{status} of {status.predicate['time']} lists the {said} that are here", Told(status, marks)
+    return f"{status} of {status.predicate['time']} lists what is here: {said}", Told(status, marks)
 
 
-def _check_run(lineage: Lineage, status: Entry, records: Sequence[Entry], proof: StatusProof) -> list[Mark]:
-    """What the status lists for the run is what the bundle holds; the marks that it lists."""
-    opened = [item for item in proof.runs if item.run == lineage.genesis.leaf]
-    if len(opened) != 1 or len(proof.runs) != 1:
-        raise LineageBroken(f"the bundle opens {status} for other runs than {lineage.genesis.leaf[:16]}…")
-    marks = [Mark(item.entry, item.kind, item.step) for item in opened[0].marks]
-    leaf = RunSaid(tree("records/1", [entry.raw for entry in records]), marks).leaf(lineage.genesis.leaf)
+def _records(
+    lineage: Lineage, entries: Sequence[Entry], proof: StatusProof | None, below: int
+) -> dict[str, list[Entry]]:
+    """Per run the entries below a log position that a status lists for it.
+
+    Words name a release, not its run. Of several runs those are told apart by the releases in the bundle, and of other
+    releases by what the proof says: a false one gives other records than those that the log signed.
+    """
+    runs: dict[str, list[Entry]] = {line.genesis.leaf: [] for line in lineage.runs}
+    releases = {entry.leaf: entry.predicate["run"] for entry in lineage.releases}
+    opened = () if proof is None else proof.runs
+    placed = {index: item.run for item in opened for index in item.words or ()}
+    for entry in entries:
+        if not is_record(entry.kind, entry.predicate) or entry.index >= below:
+            continue
+        if len(runs) == 1:
+            run: str | None = lineage.genesis.leaf
+        elif entry.kind == "endorse":
+            run = releases.get(entry.predicate["release"], placed.get(entry.index))
+        else:
+            run = entry.predicate["run"]
+        if run not in runs:
+            raise LineageBroken(f"{entry} is on a release that is not here, and the bundle does not say of which run")
+        runs[run].append(entry)
+    return runs
+
+
+def _check_run(line: RunLine, status: Entry, records: Sequence[Entry], opened: RunProof) -> list[Mark]:
+    """What the status lists for a run is what the bundle holds; the marks that it lists."""
+    marks = [Mark(item.entry, item.kind, item.step) for item in opened.marks]
+    leaf = RunSaid(tree("records/1", [entry.raw for entry in records]), marks).leaf(line.genesis.leaf)
     runs = Commitment.from_json(status.predicate["runs"], type="runs/1")
     try:
-        nodes = [bytes.fromhex(node) for node in opened[0].proof]
-        merkle.verify_inclusion(opened[0].position, runs.size, merkle.leaf_hash(leaf), nodes, runs.root_bytes)
+        nodes = [bytes.fromhex(node) for node in opened.proof]
+        merkle.verify_inclusion(opened.position, runs.size, merkle.leaf_hash(leaf), nodes, runs.root_bytes)
     except ProofError as error:
         raise LineageBroken(
             f"the {len(records)} audits, evals and words and the {len(marks)} states, resumes, forks and releases in "
             f"the bundle are not those that {status} lists for the run: something was left out or added"
         ) from error
     listed = set(marks)
-    for entry in (lineage.release, *lineage.sources, *lineage.chain):
+    for entry in (*line.releases, *line.chain):
         shown = Mark(entry.index, entry.kind, entry.predicate.get("step", 0))
         if entry.kind in MARKS and entry.index < status.index and shown not in listed:
             raise LineageBroken(
@@ -99,20 +135,24 @@ def check_same_log(head: Checkpoint, news: News) -> str:
     return f"{news.entry} of {news.entry.predicate['time']}, below a checkpoint of {news.head.size} entries"
 
 
-def check_news(lineage: Lineage, entries: Sequence[Entry], news: News) -> str:
-    """A status from elsewhere lists for the run exactly what the bundle holds up to it."""
-    records = [entry for entry in entries if is_record(entry.kind, entry.predicate) and entry.index < news.entry.index]
-    listed = news.runs.get(lineage.genesis.leaf)
-    if listed is None:
-        if news.entry.index > lineage.genesis.index:
-            raise LineageBroken(f"{news.entry} lists no run {lineage.genesis.leaf[:16]}…, which began before it")
-        return f"{news.entry} is older than the run"
-    if tree("records/1", [entry.raw for entry in records]) != listed:
-        raise LineageBroken(
-            f"{news.entry} lists {listed.size} audits, evals and words for the run, and the bundle does not hold just "
-            f"these (it has {len(records)}): ask for a refreshed bundle"
-        )
-    return f"the bundle holds the {len(records)} audits, evals and words that {news.entry} lists"
+def check_news(lineage: Lineage, entries: Sequence[Entry], proof: StatusProof | None, news: News) -> str:
+    """A status from elsewhere lists for every run exactly what the bundle holds up to it."""
+    records = _records(lineage, entries, proof, news.entry.index)
+
+    def line_of(line: RunLine) -> str:
+        here, listed = records[line.genesis.leaf], news.runs.get(line.genesis.leaf)
+        if listed is None:
+            if news.entry.index > line.genesis.index:
+                raise LineageBroken(f"{news.entry} lists no run {line.genesis.leaf[:16]}…, which began before it")
+            return f"{news.entry} is older than the run"
+        if tree("records/1", [entry.raw for entry in here]) != listed:
+            raise LineageBroken(
+                f"{news.entry} lists {listed.size} audits, evals and words for the run, and the bundle does not hold "
+                f"just these (it has {len(here)}): ask for a refreshed bundle"
+            )
+        return f"the bundle holds the {len(here)} audits, evals and words that {news.entry} lists"
+
+    return lineage.each(line_of)
 
 
 def _check_ledger(status: Entry, proof: StatusProof, head: Checkpoint) -> None:

@@ -24,10 +24,13 @@ _NAMESPACE = uuid.UUID("5d0b5f0e-4f5b-4f5e-9c58-0b1f0a3c9a61")
 
 def bom(traced: Lineage, files: Mapping[str, str]) -> bytes:
     """The bytes of bom.cdx.json; ``files`` are the SHA-256 of the files that carry the model."""
-    release, genesis = traced.release.predicate, traced.genesis.predicate
+    release = traced.release.predicate
     model, version = release["model"], str(release["version"])
-    uses = {item["entry"]: item for item in genesis["datasets"]}
-    datasets = [entry for entry in traced.datasets if entry.leaf in uses]
+    uses: dict[str, set[str]] = {}
+    for item in (item for line in traced.runs for item in line.genesis.predicate["datasets"]):
+        uses.setdefault(item["entry"], set()).add(item["role"])
+    logged = {entry.leaf: entry for line in traced.runs for entry in line.datasets if entry.leaf in uses}
+    datasets = sorted(logged.values(), key=lambda entry: entry.index)
     references = [_reference(entry) for entry in datasets]
     component: dict[str, Any] = {
         "type": "machine-learning-model",
@@ -43,29 +46,20 @@ def bom(traced: Lineage, files: Mapping[str, str]) -> bytes:
                 "datasets": [{"ref": reference} for reference in references],
             },
         },
-        "properties": _properties(
-            weights=release["weights"]["root"],
-            dtype=release["dtype"],
-            run=traced.genesis.leaf,
-            step=str(release["step"]),
-            state=release["state"],
-            code=genesis["code"]["root"],
-            arithmetic=genesis["arithmetic"]["version"],
-            init=genesis["init"]["kind"],
-            log=genesis["origin"],
-            release=traced.release.leaf,
-        ),
+        **_released(traced, traced.release),
     }
-    if "license" in release:
-        component["licenses"] = [{"license": {"name": release["license"]}}]
+    if traced.sources:
+        component["pedigree"] = {"ancestors": [_ancestor(traced, source) for source in traced.sources]}
     metrics = [
         {
             "type": "nats per token",
             "value": f"{f64_from_hex(entry.predicate['computed']['mean']):.6f}",
             "slice": entry.predicate["dataset"]["name"],
         }
-        for entry in traced.evals
-        if entry.predicate["step"] == release["step"] and entry.index < traced.release.index
+        for entry in traced.own.evals
+        if len(traced.runs) == 1  # else they are the losses of what was merged
+        and entry.predicate["step"] == release["step"]
+        and entry.index < traced.release.index
     ]
     if metrics:
         component["modelCard"]["quantitativeAnalysis"] = {"performanceMetrics": metrics[-8:]}
@@ -81,7 +75,7 @@ def bom(traced: Lineage, files: Mapping[str, str]) -> bytes:
             "component": component,
         },
         "components": [
-            *(_dataset(entry, uses[entry.leaf]["role"]) for entry in datasets),
+            *(_dataset(entry, ", ".join(sorted(uses[entry.leaf]))) for entry in datasets),
             *(
                 {
                     "type": "file",
@@ -95,6 +89,33 @@ def bom(traced: Lineage, files: Mapping[str, str]) -> bytes:
         "dependencies": [{"ref": component["bom-ref"], "dependsOn": references}, *({"ref": r} for r in references)],
     }
     return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _ancestor(traced: Lineage, source: Entry) -> dict[str, Any]:
+    """A release that this one derives from."""
+    said = source.predicate
+    version = {"name": said["model"], "version": str(said["version"])}
+    return {"type": "machine-learning-model", **version, **_released(traced, source)}
+
+
+def _released(traced: Lineage, release: Entry) -> dict[str, Any]:
+    """What one release says of itself and of its run."""
+    said, genesis = release.predicate, traced.of(release).genesis
+    found: dict[str, Any] = {
+        "properties": _properties(
+            weights=said["weights"]["root"],
+            dtype=said["dtype"],
+            run=genesis.leaf,
+            step=str(said["step"]),
+            state=said["state"],
+            code=genesis.predicate["code"]["root"],
+            arithmetic=genesis.predicate["arithmetic"]["version"],
+            init=genesis.predicate["init"]["kind"],
+            log=genesis.predicate["origin"],
+            release=release.leaf,
+        )
+    }
+    return {**found, "licenses": [{"license": {"name": said["license"]}}]} if "license" in said else found
 
 
 def _reference(entry: Entry) -> str:

@@ -1,8 +1,9 @@
 """The gate's check `derivation`: a cast or merge must be recomputed, here from its sources or by an auditor.
 
-The publisher's signature says that the weights derive from others; only the sources' bits show it. Whoever has them
-gives their folders, and the gate computes the rule again. Otherwise the word of an auditor whom the root enrolled
-counts, an `endorse` entry in the bundle. Without either it is not checkable, which is not a pass.
+The publisher's signature says that the weights derive from others; only the sources' bits show it. So it is for each
+release that was derived on the way. Whoever has them gives their folders, and the gate computes the rule again.
+Otherwise the word of an auditor whom the root enrolled counts, an `endorse` entry in the bundle. Without either it is
+not checkable, which is not a pass.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.verify import KeyRing
 
 from . import derivation, weights
-from .checks import Check
+from .checks import Check, together
 from .evidence import Entry
 from .folder import Folder, is_weights_file
 from .lineage import Lineage
@@ -26,43 +27,46 @@ NAME = "derivation"
 RECOMPUTED, NOT_RECOMPUTED = "recomputed", "not-recomputed"
 
 
-def check(traced: Lineage, entries: Sequence[Entry], ring: KeyRing, sources: Sequence[Path]) -> list[Check]:
-    """No check for weights that a run made itself."""
-    release = traced.release.predicate
-    if "derivation" not in release:
+def check(traced: Lineage, entries: Sequence[Entry], ring: KeyRing, folders: Sequence[Path]) -> list[Check]:
+    """No check for weights that a run made itself; else one, on all derivations that lead to the release's weights."""
+    derived = [entry for entry in traced.releases if "derivation" in entry.predicate]
+    if not derived:
         return []
+    names = [f"{entry.predicate['model']}/{entry.predicate['version']}" for entry in derived]
+    checks = [_check(entry, entries, ring, folders) for entry in derived]
+    return [together(list(zip(names, checks, strict=True)))]
+
+
+def _check(derived: Entry, entries: Sequence[Entry], ring: KeyRing, folders: Sequence[Path]) -> Check:
+    """One derivation, of the release itself or of one that it derives from."""
+    release = derived.predicate
     said = f"{release['derivation']['rule']} of {len(release['derivation']['sources'])} releases"
     words = {
         entry.predicate["statement"]: entry
         for entry in entries
-        if entry.kind == "endorse" and entry.predicate["release"] == traced.release.leaf and _by_auditor(entry, ring)
+        if entry.kind == "endorse" and entry.predicate["release"] == derived.leaf and _by_auditor(entry, ring)
     }
     if NOT_RECOMPUTED in words:
-        return [
-            Check(NAME, False, f"an auditor recomputed {said} and got other bits ({words[NOT_RECOMPUTED]})", "CRYPTO")
-        ]
+        detail = f"an auditor recomputed {said} and got other bits ({words[NOT_RECOMPUTED]})"
+        return Check(NAME, False, detail, "CRYPTO")
+    missing = f"{said}: give their folders with --source, or have an auditor recompute it (`ledger model audit`)"
     try:
-        if sources:
-            line = derivation.recompute(release, [_find(item["weights"], sources) for item in _sources(traced)])
-            return [Check(NAME, True, line, "CRYPTO")]
+        if folders:
+            sources = [_find(item["weights"], folders) for item in release["derivation"]["sources"]]
+            return Check(NAME, True, derivation.recompute(release, sources), "CRYPTO")
     except FoundWrong as error:
-        return [Check(NAME, False, str(error), "CRYPTO")]
+        return Check(NAME, False, str(error), "CRYPTO")
     except BitwitnessError as error:
-        return [Check(NAME, None, str(error), "CRYPTO")]
+        missing = str(error)
     if RECOMPUTED in words:
         entry = words[RECOMPUTED]
-        return [Check(NAME, True, f"{said}, recomputed by auditor {entry.envelope.keyid[:16]}… ({entry})", "CRYPTO")]
-    detail = f"{said}: give their folders with --source, or have an auditor recompute it (`ledger model audit`)"
-    return [Check(NAME, None, detail, "CRYPTO")]
+        return Check(NAME, True, f"{said}, recomputed by auditor {entry.envelope.keyid[:16]}… ({entry})", "CRYPTO")
+    return Check(NAME, None, missing, "CRYPTO")
 
 
 def _by_auditor(entry: Entry, ring: KeyRing) -> bool:
     key = ring.get(entry.envelope.keyid)
     return key is not None and key.role == "auditor"
-
-
-def _sources(traced: Lineage) -> list[dict[str, object]]:
-    return list(traced.release.predicate["derivation"]["sources"])
 
 
 def _find(wanted: object, folders: Sequence[Path]) -> dict[str, weights.LoadedTensor]:

@@ -18,11 +18,11 @@ from bitwitness.ledger.store import Ledger
 
 from .derivation import DerivationRefused, derive, leaves_of, recompute
 from .derivation_check import NOT_RECOMPUTED, RECOMPUTED
-from .description import is_own, of_config
+from .description import check_alike, is_own, of_config
 from .export import Opened, open_version
 from .model_config import expected_config
-from .names import Version, check_name, find_version
-from .register import publish
+from .names import Version, check_name, find_version, looks_like_name
+from .register import check_license, publish
 from .status import append_status
 from .weights import commitment_of
 
@@ -75,10 +75,12 @@ def merge(
     parts: Sequence[tuple[str, float]],
     *,
     model: str | None = None,
+    license: str | None = None,
     cosign: Callable[[Ledger, str], str] = lambda ledger, note: note,
 ) -> Derived:
-    """Release the sum of versions of one run, each times its factor (rounded to binary32 first).
+    """Release the sum of versions of this ledger, each times its factor (rounded to binary32 first).
 
+    They may be of several runs, if these are of one model. ``license`` must be given where theirs differ.
     Raises DerivationRefused, NoSuchModel.
     """
     if not 2 <= len(parts) <= 64:
@@ -86,8 +88,9 @@ def merge(
     for name, factor in parts:
         if not math.isfinite(factor) or abs(factor) > 3e38:
             raise DerivationRefused(f"the factor of {name} is not a finite binary32 number")
+    check_license(license)
     parts = [(name, _binary32(factor)) for name, factor in parts]
-    return _derive(project, parts, "merge/1", "F32", model, "-merged", cosign)
+    return _derive(project, parts, "merge/1", "F32", model, "-merged", cosign, license)
 
 
 def _derive(
@@ -98,19 +101,19 @@ def _derive(
     model: str | None,
     suffix: str,
     cosign: Callable[[Ledger, str], str],
+    license: str | None = None,
 ) -> Derived:
     publisher, log = project.signer("publisher"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
-        named = [(find_version(ledger, name), factor) for name, factor in parts]
-        # The latest step first: that is the one whose audits count. The order is part of the bits, so it is fixed here.
+        named = [(_find(ledger, name), factor) for name, factor in parts]
+        # The order is part of the bits, so it is fixed here: the latest step first, then as they stand in the log.
         named.sort(key=lambda part: (-_step(ledger, part[0]), part[0].index))
         versions = [version for version, _factor in named]
         opened = [open_version(version, version.folder(project)) for version in versions]
         model = model or versions[0].model + suffix
         check_name(model)
         first = opened[0].traced
-        if any(other.traced.genesis.leaf != first.genesis.leaf for other in opened):
-            raise DerivationRefused("the versions are of several runs; only versions of one run are merged")
+        _check_alike(opened)
         if len({version.leaf for version in versions}) != len(versions):
             raise DerivationRefused("a version stands there twice; add up its factors")
         sources = []
@@ -130,8 +133,10 @@ def _derive(
             "step": base["step"],
             "weights": commitment_of(leaves).to_json(),
         }
-        if "license" in base:
-            predicate["license"] = base["license"]
+        if license is None:
+            license = _license(opened)
+        if license is not None:
+            predicate["license"] = license
         genesis = first.genesis.predicate
         described = opened[0].description if is_own(genesis) else of_config(expected_config(genesis["config"], dtype))
         index, number, path = publish(project, ledger, publisher, log, predicate, tensors, leaves, described, cosign)
@@ -168,6 +173,36 @@ def audit(project: Project, name: str) -> tuple[bool, str, int]:
         append_status(ledger, log)
         ledger.sign_checkpoint(log)
     return matched, line, index
+
+
+def _find(ledger: Ledger, name: str) -> Version:
+    """The version of this ledger that a name means. Raises NoSuchModel, DerivationRefused."""
+    if not looks_like_name(name) and Path(name).exists():
+        raise DerivationRefused(
+            f"{name} is a folder, and a derivation names releases of its own ledger: give a version of this project "
+            f"(NAME/VERSION); weights of another ledger come in by `ledger model import` and a run from them"
+        )
+    return find_version(ledger, name)
+
+
+def _check_alike(opened: Sequence[Opened]) -> None:
+    """Raise DerivationRefused unless the runs of all versions are of one model."""
+    lines = {line.genesis.leaf: line for source in opened for line in source.traced.runs}
+    try:
+        check_alike(list(lines.values()))
+    except FoundWrong as error:
+        raise DerivationRefused(f"the versions cannot be merged: {error}") from None
+
+
+def _license(opened: Sequence[Opened]) -> str | None:
+    """The licence of all sources; None if none names one. Raises DerivationRefused where they differ."""
+    named = {source.traced.release.predicate.get("license") for source in opened}
+    if len(named) > 1:
+        listed = ", ".join(sorted(str(name or "none named") for name in named))
+        raise DerivationRefused(
+            f"the sources have different licences ({listed}); say with --license which the merge has"
+        )
+    return named.pop()
 
 
 def _binary32(value: float) -> float:

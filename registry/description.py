@@ -19,7 +19,8 @@ from bitwitness.ledger.commitments import TensorLeaf
 from bitwitness.ledger.errors import FoundWrong, JsonError
 
 from .folder import CONFIG, PROGRAM
-from .model_config import check_config
+from .lineage import RunLine
+from .model_config import ConfigRefused, check_config, differences
 
 FORMAT = "captured/1"
 
@@ -69,6 +70,25 @@ def check_description(
     if is_own(genesis):
         return _check_program(texts[PROGRAM], genesis, leaves)
     return check_config(texts[CONFIG], genesis["config"], dtype)
+
+
+def check_alike(lines: Sequence[RunLine]) -> None:
+    """The runs of a merge are of one model: one program, or one configuration but for the window, and one tokenizer.
+
+    Raises ConfigRefused, ProgramRefused.
+    """
+    first, *others = lines
+    for line in others:
+        one, other = first.genesis.predicate, line.genesis.predicate
+        if is_own(one) or is_own(other):
+            if not (is_own(one) and is_own(other) and one["model"]["program"] == other["model"]["program"]):
+                raise ProgramRefused(f"{line} is of another program than {first}")
+        else:
+            differ = differences(one["config"], other["config"])
+            if differ:
+                raise ConfigRefused(f"{line} is of another model than {first}: they differ in {', '.join(differ)}")
+        if [e.predicate["tokenizer"] for e in line.trained_on] != [e.predicate["tokenizer"] for e in first.trained_on]:
+            raise ConfigRefused(f"{line} is of another tokenizer than {first}")
 
 
 def _check_digest(data: bytes, genesis: Mapping[str, Any]) -> None:

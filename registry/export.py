@@ -194,7 +194,7 @@ def _tokenizer(project: Project, traced: Lineage) -> dict[str, bytes]:
     """The tokenizer files of the dataset that the run was trained on; that of a file comes from the project's data."""
     genesis = traced.genesis.predicate
     use = next(item for item in genesis["datasets"] if item["role"] == "train")
-    entry = next(entry for entry in traced.datasets if entry.leaf == use["entry"])
+    entry = next(entry for entry in traced.own.datasets if entry.leaf == use["entry"])
     said, window = entry.predicate["tokenizer"], genesis["config"]["data"]["window"]
     if said["name"] == BYTES:
         return {

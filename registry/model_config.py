@@ -30,12 +30,7 @@ def check_config(data: bytes, resolved: Mapping[str, Any], dtype: str) -> str:
 
     ``dtype`` is that of the release, as safetensors spells it. Exactly the expected keys are allowed.
     """
-    found = _parse(data)
-    try:
-        expected = expected_config(resolved, dtype)
-    except (KeyError, TypeError, ZeroDivisionError, JsonError) as error:
-        # The genesis schema leaves the configuration free, so a signed one may be of another kind of model.
-        raise ConfigRefused("the run's configuration does not describe a Llama-style model") from error
+    found, expected = _parse(data), _expected(resolved, dtype)
     unknown = sorted(found.keys() - expected.keys())
     if unknown:
         raise ConfigRefused(f"config.json has the key {unknown[0][:60]!a}, which does not follow from the run")
@@ -45,6 +40,23 @@ def check_config(data: bytes, resolved: Mapping[str, Any], dtype: str) -> str:
         if type(found[key]) is not type(value) or found[key] != value:
             raise ConfigRefused(f"config.json says {key} = {str(found[key])[:60]!a}, the run says {value!a}")
     return f"config.json follows from the run's configuration in all its {len(expected)} keys"
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys of `config.json` that two resolved configurations give other values, but for the window.
+
+    A window is how much of a text is read at a time; weights of several windows are of one function.
+    """
+    left, right = (_expected(resolved, "F32") for resolved in (one, other))
+    return sorted(key for key in left if left[key] != right[key] and key != "max_position_embeddings")
+
+
+def _expected(resolved: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    try:
+        return expected_config(resolved, dtype)
+    except (KeyError, TypeError, ZeroDivisionError, JsonError) as error:
+        # The genesis schema leaves the configuration free, so a signed one may be of another kind of model.
+        raise ConfigRefused("the run's configuration does not describe a Llama-style model") from error
 
 
 def expected_config(resolved: Mapping[str, Any], dtype: str) -> dict[str, Any]:

@@ -107,8 +107,7 @@ def register(
     Raises StateMissing, StateIsNotTheLedgers, NameRefused, KeyEnded, or what ledger and key files raise.
     """
     check_name(model)
-    if license is not None and not _LICENSE.fullmatch(license):
-        raise NameRefused(f"{license[:100]!a} is not a licence: 1 to 200 printable ASCII characters, best an SPDX id")
+    check_license(license)
     # Before anything else, so that a missing key or a wrong passphrase leaves nothing half done.
     publisher, log = project.signer("publisher"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
@@ -132,6 +131,12 @@ def register(
             project, ledger, publisher, log, predicate, views, leaves, source.description, cosign, shard_bytes
         )
     return Registered(model, version, path, index, source.run, source.step, source.weights, warnings)
+
+
+def check_license(license: str | None) -> None:
+    """Raise NameRefused for a licence that cannot stand in a release."""
+    if license is not None and not _LICENSE.fullmatch(license):
+        raise NameRefused(f"{license[:100]!a} is not a licence: 1 to 200 printable ASCII characters, best an SPDX id")
 
 
 def publish(

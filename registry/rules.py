@@ -5,7 +5,7 @@ Each rule passes, fails, or cannot be checked; a rule that is set and cannot be 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,12 +19,13 @@ from bitwitness.ledger.note import Note
 from bitwitness.ledger.trust import witness_line
 
 from .audits import audit_checks
-from .checks import Check
+from .checks import Check, together
 from .completeness import Told
 from .evidence import Entry, log_verifier
-from .lineage import Lineage
+from .lineage import Lineage, RunLine
 from .policy import Policy
 
+_UNKNOWN = "whose own origin is not in the bundle"
 _CLOCK_SKEW = timedelta(minutes=10)
 _ORIGINS = {"import": "an import", "parent": "a parent"}
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
@@ -58,7 +59,7 @@ def policy_checks(
     status = None if told is None else told.entry
     if quorum is not None:
         checks.append(Check("quorum", *witness_line(quorum, signed), category="POLICY"))
-    release, genesis = lineage.release, lineage.genesis
+    release, releases = lineage.release, lineage.releases
     if rules.max_checkpoint_age is not None:
         seen = None if quorum is None else quorum.witnessed_at(signed)
         newest = _newest(entries) if seen is None else _instant(seen)
@@ -72,15 +73,14 @@ def policy_checks(
         else:
             checks.append(_age("status-age", _time(status), rules.max_status_age, now))
     if rules.trainers is not None:
-        signers = {entry.envelope.keyid for entry in (genesis, *lineage.chain)}
-        checks.append(_allowed("trainers", "trainer key", signers, rules.trainers))
+        checks.append(_of_runs(lineage, "trainers", "trainer key", _trainers, rules.trainers))
     if rules.publishers is not None:
-        checks.append(_allowed("publishers", "publisher key", {release.envelope.keyid}, rules.publishers))
+        signers = {entry.envelope.keyid for entry in releases}
+        checks.append(_allowed("publishers", "publisher key", signers, rules.publishers))
     if rules.datasets is not None:
-        roots = {item["dataset"]["root"] for item in genesis.predicate["datasets"] if item["role"] == "train"}
-        checks.append(_allowed("datasets", "training dataset root", roots, rules.datasets))
+        checks.append(_of_runs(lineage, "datasets", "training dataset root", _training_sets, rules.datasets))
     if rules.code is not None:
-        checks.append(_allowed("code", "code root", {genesis.predicate["code"]["root"]}, rules.code))
+        checks.append(_of_runs(lineage, "code", "code root", _code, rules.code))
     if rules.models is not None:
         checks.append(_allowed("models", "model name", {release.predicate["model"]}, rules.models))
     if rules.min_version is not None:
@@ -88,25 +88,17 @@ def policy_checks(
         detail = f"the release is version {version}, the policy asks for {rules.min_version} or later"
         checks.append(Check("min-version", version >= rules.min_version, detail, "POLICY"))
     if rules.precisions is not None:
-        precision = str(genesis.predicate["config"].get("run", {}).get("precision"))
-        checks.append(_allowed("precisions", "precision", {precision}, rules.precisions))
+        checks.append(_of_runs(lineage, "precisions", "precision", _precision, rules.precisions))
     if rules.max_loss is not None:
-        checks.append(_losses(lineage, rules.max_loss))
+        checks.append(together([(str(line), _losses(line, rules.max_loss)) for line in lineage.runs]))
     if rules.forbidden_keys:
         checks.append(_forbidden_keys(entries, rules.forbidden_keys))
     if rules.forbidden_versions:
-        name = f"{release.predicate['model']}/{release.predicate['version']}"
-        found = name in rules.forbidden_versions
-        detail = f"the policy forbids {name}" if found else f"{name} is not one that the policy forbids"
-        checks.append(Check("forbidden-versions", not found, detail, "POLICY"))
+        checks.append(_forbidden_versions(lineage, rules.forbidden_versions))
     if rules.refuse_deprecated:
         checks.append(_deprecation(lineage, entries) or _not_deprecated(complete))
     if rules.licenses is not None:
-        licence = release.predicate.get("license")
-        if licence is None:
-            checks.append(Check("licenses", False, "the release names no licence", "POLICY"))
-        else:
-            checks.append(_allowed("licenses", "licence", {licence}, rules.licenses))
+        checks.append(together([(_name(entry), _licence(entry, rules.licenses)) for entry in releases]))
     return checks
 
 
@@ -165,18 +157,13 @@ def assurance_checks(
     deprecated = _deprecation(lineage, entries)
     if deprecated is not None and not policy.rules.refuse_deprecated:
         checks.append(Check("deprecation", None, deprecated.detail, "ASSURANCE", required=False))
-    if lineage.genesis.predicate["init"]["kind"] != "seeded":
-        kind = lineage.genesis.predicate["init"]["kind"]
-        checks.append(
-            Check(
-                "origin",
-                None,
-                f"the run began from {_ORIGINS.get(kind, kind)}, whose own origin is not in the bundle",
-                "ASSURANCE",
-                False,
-            )
-        )
-    return checks
+    begun = [(str(line), line.genesis.predicate["init"]["kind"]) for line in lineage.runs]
+    origins = [
+        (name, Check("origin", None, f"the run began from {_ORIGINS.get(kind, kind)}, {_UNKNOWN}", "ASSURANCE", False))
+        for name, kind in begun
+        if kind != "seeded"
+    ]
+    return [*checks, together(origins)] if origins else checks
 
 
 def _completeness(lineage: Lineage, status: Entry | None) -> tuple[bool, str]:
@@ -191,10 +178,10 @@ def _completeness(lineage: Lineage, status: Entry | None) -> tuple[bool, str]:
     return True, f"as of {status.predicate['time']} ({status}), the bundle holds every audit and announced audit"
 
 
-def eval_line(lineage: Lineage) -> str:
-    """What the run last measured on each dataset at or before the released step, in one line."""
+def eval_line(line: RunLine) -> str:
+    """What a run last measured on each dataset at or before the released step, in one line."""
     measured = sorted(
-        (entry for entry in lineage.evals if entry.predicate["step"] <= lineage.step),
+        (entry for entry in line.evals if entry.predicate["step"] <= line.step),
         key=lambda entry: (entry.predicate["step"], entry.index),
     )
     last = {entry.predicate["dataset"]["entry"]: entry for entry in measured}
@@ -228,14 +215,14 @@ def _age(name: str, newest: datetime, days: int, now: datetime) -> Check:
     return Check(name, False, detail, "POLICY")
 
 
-def _losses(lineage: Lineage, limits: Mapping[str, float]) -> Check:
-    """What the run measured of the released step itself, on each dataset that the policy names by its root."""
+def _losses(line: RunLine, limits: Mapping[str, float]) -> Check:
+    """What a run measured of the released step itself, on each dataset that the policy names by its root."""
     said = []
     for root, limit in sorted(limits.items()):
         measured = [
             entry
-            for entry in lineage.evals
-            if entry.predicate["step"] == lineage.step and entry.predicate["dataset"]["dataset"]["root"] == root
+            for entry in line.evals
+            if entry.predicate["step"] == line.step and entry.predicate["dataset"]["dataset"]["root"] == root
         ]
         if not measured:
             return Check("max-loss", False, f"the released step was not measured on dataset {root[:16]}…", "POLICY")
@@ -255,21 +242,35 @@ def _forbidden_keys(entries: Sequence[Entry], forbidden: Sequence[str]) -> Check
     return Check("forbidden-keys", True, "nothing here is signed by a key that the policy forbids", "POLICY")
 
 
-def _words(lineage: Lineage, entries: Sequence[Entry]) -> list[Entry]:
-    """What publishers said of this release, in the order of the log."""
-    return [
-        entry for entry in entries if entry.kind == "endorse" and entry.predicate["release"] == lineage.release.leaf
-    ]
+def _words(release: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """What publishers said of a release, in the order of the log."""
+    return [entry for entry in entries if entry.kind == "endorse" and entry.predicate["release"] == release.leaf]
 
 
 def _deprecation(lineage: Lineage, entries: Sequence[Entry]) -> Check | None:
-    """A failed check if the last word on it says that the release is deprecated."""
-    spoken = [entry for entry in _words(lineage, entries) if entry.predicate["statement"] in ("deprecated", "restored")]
-    if not spoken or spoken[-1].predicate["statement"] == "restored":
-        return None
-    said = spoken[-1].predicate
-    reason = f": {said['reason']}" if "reason" in said else ""
-    return Check("deprecation", False, f"its publisher deprecated the release at {said['time']}{reason}", "POLICY")
+    """A failed check if the last word on the release, or on one that it derives from, says that it is deprecated."""
+    for release in lineage.releases:
+        spoken = [e for e in _words(release, entries) if e.predicate["statement"] in ("deprecated", "restored")]
+        if not spoken or spoken[-1].predicate["statement"] == "restored":
+            continue
+        said = spoken[-1].predicate
+        what = f"its publisher deprecated {_called(release, lineage)} at {said['time']}"
+        return Check("deprecation", False, f"{what}{_because(said)}", "POLICY")
+    return None
+
+
+def _called(release: Entry, lineage: Lineage) -> str:
+    if release is lineage.release:
+        return "the release"
+    return f"{_name(release)}, which it derives from,"
+
+
+def _name(release: Entry) -> str:
+    return f"{release.predicate['model']}/{release.predicate['version']}"
+
+
+def _because(said: Mapping[str, Any]) -> str:
+    return f": {said['reason']}" if "reason" in said else ""
 
 
 def _not_deprecated(complete: bool) -> Check:
@@ -291,11 +292,12 @@ class Revoked:
 def _revocations(lineage: Lineage, entries: Sequence[Entry], news: Sequence[Revoked]) -> Check:
     """What the newest status entries and the publisher take back. The root's revocations were applied before."""
     name = "revocations"
-    for entry in _words(lineage, entries):
-        if entry.predicate["statement"] == "revoked":
-            reason = f": {entry.predicate['reason']}" if "reason" in entry.predicate else ""
-            detail = f"the release is revoked ({entry}){reason}"
-            return Check(name, False, detail, "ASSURANCE")
+    releases = lineage.releases
+    for release in releases:
+        for entry in _words(release, entries):
+            if entry.predicate["statement"] == "revoked":
+                detail = f"{_called(release, lineage)} is revoked ({entry}){_because(entry.predicate)}"
+                return Check(name, False, detail, "ASSURANCE")
     status = max(
         (entry for entry in entries if entry.kind == "status"),
         key=lambda entry: entry.predicate["sequence"],
@@ -303,8 +305,10 @@ def _revocations(lineage: Lineage, entries: Sequence[Entry], news: Sequence[Revo
     )
     own = [] if status is None else [revoked_by(status)]
     for told in [*own, *news]:
-        if lineage.release.leaf in told.releases or any(source.leaf in told.releases for source in lineage.sources):
-            return Check(name, False, f"the release is revoked ({told.source})", "ASSURANCE")
+        for release in releases:
+            if release.leaf in told.releases:
+                detail = f"{_called(release, lineage)} is revoked ({told.source})"
+                return Check(name, False, detail, "ASSURANCE")
         for entry in entries:
             for key in told.keys:
                 if entry.envelope.keyid == key["keyid"] and entry.index >= key["from"]:
@@ -325,6 +329,45 @@ def revoked_by(status: Entry) -> Revoked:
 
 def _time(entry: Entry) -> datetime:
     return rfc3339.parse(entry.predicate["time"])
+
+
+def _of_runs(
+    lineage: Lineage, name: str, what: str, find: Callable[[RunLine], Iterable[str]], allowed: Iterable[str]
+) -> Check:
+    """A rule on what is found of every run."""
+    return together([(str(line), _allowed(name, what, find(line), allowed)) for line in lineage.runs])
+
+
+def _trainers(line: RunLine) -> set[str]:
+    return {entry.envelope.keyid for entry in (line.genesis, *line.chain)}
+
+
+def _training_sets(line: RunLine) -> set[str]:
+    return {item["dataset"]["root"] for item in line.genesis.predicate["datasets"] if item["role"] == "train"}
+
+
+def _code(line: RunLine) -> set[str]:
+    return {line.genesis.predicate["code"]["root"]}
+
+
+def _precision(line: RunLine) -> set[str]:
+    return {str(line.genesis.predicate["config"].get("run", {}).get("precision"))}
+
+
+def _forbidden_versions(lineage: Lineage, forbidden: Sequence[str]) -> Check:
+    """Neither the release nor one that it derives from."""
+    for release in lineage.releases:
+        if _name(release) in forbidden:
+            which = "" if release is lineage.release else ", which the release derives from"
+            return Check("forbidden-versions", False, f"the policy forbids {_name(release)}{which}", "POLICY")
+    return Check("forbidden-versions", True, f"{_name(lineage.release)} is not one that the policy forbids", "POLICY")
+
+
+def _licence(release: Entry, allowed: Sequence[str]) -> Check:
+    licence = release.predicate.get("license")
+    if licence is None:
+        return Check("licenses", False, "the release names no licence", "POLICY")
+    return _allowed("licenses", "licence", {licence}, allowed)
 
 
 def _allowed(name: str, what: str, found: Iterable[str], allowed: Iterable[str]) -> Check:

@@ -18,7 +18,7 @@ from bitwitness.ledger.envelope import PAYLOAD_TYPE, assemble, pae
 from bitwitness.ledger.errors import FoundWrong, SignatureError
 from bitwitness.ledger.keys import PublicKey, Signer
 
-from .lineage import Lineage
+from .lineage import Lineage, RunLine
 
 FILE_NAME = "model.intoto.jsonl"
 LIMIT = 4 << 20
@@ -34,23 +34,19 @@ class SlsaRefused(FoundWrong):
 
 def statement(traced: Lineage, checkpoint: str, files: Mapping[str, str]) -> dict[str, Any]:
     """The in-toto statement. ``checkpoint`` is the bundle's note, ``files`` the SHA-256 of every exported file."""
-    release, genesis = traced.release.predicate, traced.genesis.predicate
+    genesis, released = traced.genesis.predicate, traced.own.made[traced.release.leaf]
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "predicate": {
             "buildDefinition": {
                 "buildType": _BUILD_TYPE,
-                "externalParameters": {
-                    "config": genesis["config"],
-                    "release": {"dtype": release["dtype"], "step": release["step"]},
-                    "seed": genesis["seed"],
-                },
+                "externalParameters": _parameters(traced),
                 "resolvedDependencies": list(_dependencies(traced, checkpoint)),
             },
             "runDetails": {
                 "builder": {"id": _BUILDER, "version": {"arithmetic": genesis["arithmetic"]["version"]}},
                 "metadata": {
-                    "finishedOn": traced.released.predicate["observed"]["time"],
+                    "finishedOn": released.predicate["observed"]["time"],
                     "invocationId": traced.genesis.leaf,
                     "startedOn": genesis["observed"]["time"],
                 },
@@ -87,24 +83,56 @@ def _line(payload: bytes, keyid: str, signature: bytes) -> bytes:
     return assemble(payload, keyid, signature) + b"\n"
 
 
+def _parameters(traced: Lineage) -> dict[str, Any]:
+    """What decides the weights beside the dependencies; of a derived release its rule, and each other run's part."""
+    release, genesis = traced.release.predicate, traced.genesis.predicate
+    found: dict[str, Any] = {
+        "config": genesis["config"],
+        "release": {"dtype": release["dtype"], "step": release["step"]},
+        "seed": genesis["seed"],
+    }
+    if "derivation" in release:
+        found["derivation"] = release["derivation"]
+    if len(traced.runs) > 1:
+        found["runs"] = [
+            {
+                "config": line.genesis.predicate["config"],
+                "run": line.genesis.leaf,
+                "seed": line.genesis.predicate["seed"],
+            }
+            for line in traced.runs[1:]
+        ]
+    return found
+
+
 def _dependencies(traced: Lineage, checkpoint: str) -> Iterator[dict[str, Any]]:
-    genesis = traced.genesis.predicate
-    yield {"digest": {_TREE: genesis["code"]["root"]}, "name": "code"}
-    for item in genesis["datasets"]:
-        yield {"digest": {_TREE: item["dataset"]["root"]}, "name": f"dataset/{item['role']}/{item['name']}"}
-    init = genesis["init"]
-    if init["kind"] == "import":
-        for item in init["files"]:
-            yield {"digest": {_SHA256: item["sha256"]}, "name": f"import/{item['name']}"}
-    elif init["kind"] == "parent":
-        yield {"digest": {_SHA256: init["state"]}, "name": f"parent/state/{init['step']}"}
-    yield {"digest": {_SHA256: traced.genesis.leaf}, "name": "run"}
-    yield {"digest": {_TREE: traced.released.computed["weights"]["root"]}, "name": f"weights/step/{traced.step}"}
-    for source in traced.release.predicate.get("derivation", {}).get("sources", ()):
-        yield {"digest": {_TREE: source["weights"]["root"]}, "name": f"release/{source['release']}"}
+    yield from _of_run(traced.own, "")
+    for line in traced.runs[1:]:
+        yield from _of_run(line, f"run/{line.genesis.leaf}/")
+    for source in traced.sources:
+        yield {"digest": {_TREE: source.predicate["weights"]["root"]}, "name": f"release/{source.leaf}"}
     yield {
         "content": base64.b64encode(checkpoint.encode()).decode(),
         "digest": {_SHA256: hashlib.sha256(checkpoint.encode()).hexdigest()},
         "mediaType": "text/plain",
         "name": "log/checkpoint",
     }
+
+
+def _of_run(line: RunLine, prefix: str) -> Iterator[dict[str, Any]]:
+    """What a run was made of, and the weights that its steps gave; other runs than the release's have a prefix."""
+    genesis = line.genesis.predicate
+    yield {"digest": {_TREE: genesis["code"]["root"]}, "name": f"{prefix}code"}
+    for item in genesis["datasets"]:
+        yield {"digest": {_TREE: item["dataset"]["root"]}, "name": f"{prefix}dataset/{item['role']}/{item['name']}"}
+    init = genesis["init"]
+    if init["kind"] == "import":
+        for item in init["files"]:
+            yield {"digest": {_SHA256: item["sha256"]}, "name": f"{prefix}import/{item['name']}"}
+    elif init["kind"] == "parent":
+        yield {"digest": {_SHA256: init["state"]}, "name": f"{prefix}parent/state/{init['step']}"}
+    yield {"digest": {_SHA256: line.genesis.leaf}, "name": f"{prefix}run"}
+    for step, root in sorted(
+        {(e.predicate["step"], line.made[e.leaf].computed["weights"]["root"]) for e in line.releases}
+    ):
+        yield {"digest": {_TREE: root}, "name": f"{prefix}weights/step/{step}"}

@@ -9,7 +9,7 @@ appends one after the release, `ledger model revoke` after the revocation, `ledg
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,8 +130,11 @@ def run_records(ledger: Ledger, size: int) -> dict[str, RunSaid]:
     return {run: RunSaid(from_leaf_hashes("records/1", listed[run]), marks[run]) for run in sorted(listed)}
 
 
-def prove_runs(ledger: Ledger, status: int, runs: Collection[str], size: int) -> bundle.StatusProof:
-    """The proofs that the status entry at ``status`` speaks of these runs, and of the log of ``size`` entries."""
+def prove_runs(ledger: Ledger, status: int, runs: Mapping[str, Sequence[int]], size: int) -> bundle.StatusProof:
+    """The proofs that the status entry at ``status`` speaks of these runs, and of the log of ``size`` entries.
+
+    ``runs`` holds for each the words on releases of it that nothing else in the bundle says to be of it.
+    """
     records = run_records(ledger, status)
     hashes = [merkle.leaf_hash(leaf) for leaf in _leaves(records)]
     opened = []
@@ -143,6 +146,7 @@ def prove_runs(ledger: Ledger, status: int, runs: Collection[str], size: int) ->
                     position=position,
                     proof=[node.hex() for node in merkle.inclusion_proof(position, hashes)],
                     run=run,
+                    words=list(runs[run]) or None,
                 )
             )
     return bundle.StatusProof(

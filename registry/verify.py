@@ -22,10 +22,22 @@ from bitwitness.ledger.note import Note
 from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.verify import KeyRing
 
-from . import bundle, companions, completeness, derivation_check, evidence, lineage, oms, rules, status_file, weights
+from . import (
+    bundle,
+    companions,
+    completeness,
+    derivation_check,
+    evidence,
+    lineage,
+    lineage_checks,
+    oms,
+    rules,
+    status_file,
+    weights,
+)
 from .anchors import check_anchors
 from .checks import Category, Check
-from .description import check_description, is_own
+from .description import check_alike, check_description, is_own
 from .folder import CONFIG, INDEX, PROGRAM, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
 from .policy import Policy
 from .scan import Scanned, scan, scan_tensors
@@ -186,7 +198,9 @@ def _check_news(path: Path, traced: Traced, policy: Policy, now: datetime, verdi
         verdict.skip("CRYPTO", "up-to-date")
     else:
         verdict.attempt(
-            "up-to-date", "CRYPTO", lambda: (completeness.check_news(traced.lineage, traced.entries, news), True)
+            "up-to-date",
+            "CRYPTO",
+            lambda: (completeness.check_news(traced.lineage, traced.entries, traced.read.status, news), True),
         )
     if policy.status is not None and policy.status.max_age is not None:
         if news is None:
@@ -242,17 +256,17 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
 
     def release_step() -> tuple[str, lineage.Lineage]:
         found = lineage.find(entries)
-        return lineage.check_release(found, policy.log.origin), found
+        return lineage_checks.check_release(found, policy.log.origin), found
 
     traced = verdict.attempt("release", "CRYPTO", release_step)
     if traced is None:
         return None
-    verdict.attempt("chain", "CRYPTO", lambda: (lineage.check_chain(traced, read.history, ring), True))
-    verdict.attempt("state", "CRYPTO", lambda: (lineage.check_state(traced), True))
-    verdict.attempt("data", "CRYPTO", lambda: (lineage.check_datasets(traced), True))
-    verdict.attempt("code", "CRYPTO", lambda: (_code_line(traced), True))
-    verdict.attempt("evals", "CRYPTO", lambda: (rules.eval_line(traced), True))
-    verdict.attempt("audits", "CRYPTO", lambda: (lineage.check_audits(traced), True))
+    verdict.attempt("chain", "CRYPTO", lambda: (lineage_checks.check_chain(traced, read.history, ring), True))
+    verdict.attempt("state", "CRYPTO", lambda: (lineage_checks.check_state(traced), True))
+    verdict.attempt("data", "CRYPTO", lambda: (lineage_checks.check_datasets(traced), True))
+    verdict.attempt("code", "CRYPTO", lambda: (traced.each(_code_line), True))
+    verdict.attempt("evals", "CRYPTO", lambda: (traced.each(rules.eval_line), True))
+    verdict.attempt("audits", "CRYPTO", lambda: (lineage_checks.check_audits(traced), True))
     told = None
     if read.status is not None or any(entry.kind == "status" for entry in entries):
         told = verdict.attempt(
@@ -261,8 +275,8 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
     return Traced(traced, entries, signed, checkpoint, ring, told, read)
 
 
-def _code_line(traced: lineage.Lineage) -> str:
-    code, arithmetic = traced.genesis.predicate["code"], traced.genesis.predicate["arithmetic"]
+def _code_line(line: lineage.RunLine) -> str:
+    code, arithmetic = line.genesis.predicate["code"], line.genesis.predicate["arithmetic"]
     return (
         f"{code['size']} source files, root {code['root'][:16]}…, "
         f"{arithmetic['version']} table {arithmetic['digest'][:16]}…"
@@ -326,6 +340,7 @@ def _check_description(files: _Files, traced: Traced, verdict: Verdict) -> None:
     release, genesis = traced.lineage.release.predicate, traced.lineage.genesis.predicate
 
     def step() -> tuple[str, bool]:
+        check_alike(traced.lineage.runs)
         return check_description(files.texts, genesis, release["dtype"], _listed(traced.read)), True
 
     verdict.attempt("program" if is_own(genesis) else "config", "CRYPTO", step)

@@ -98,21 +98,26 @@ def cast(
 
 
 def merge(
-    part: Annotated[list[str], typer.Argument(metavar="MODEL=FACTOR...", help="Versions of one run, and factors.")],
+    part: Annotated[list[str], typer.Argument(metavar="MODEL=FACTOR...", help="Versions, and factors.")],
     model: AsOption = None,
+    license: Annotated[
+        str | None, typer.Option(metavar="SPDX", help="Licence of the merge, where those of its sources differ.")
+    ] = None,
     witness: WitnessOption = None,
     witnesses: WitnessesOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Release the weighted sum of versions of one run, as a signed derivation that a verifier recomputes.
+    """Release the weighted sum of versions, as a signed derivation that a verifier recomputes.
 
-    It becomes a version of NAME-merged unless --as says otherwise.
+    They may be of several runs of this ledger, if these are of one model; its bundle then shows every run, and a gate
+    holds each to its policy. It becomes a version of NAME-merged, of the version with the latest step, unless --as says
+    otherwise.
 
     Example: ledger model merge demo-lm/1=0.75 demo-lm/2=0.25
     """
     project = current_project()
     parts = [parse_part(text) for text in part]
-    made = merge_versions(project, parts, model=model, cosign=cosigner(project, witness, witnesses))
+    made = merge_versions(project, parts, model=model, license=license, cosign=cosigner(project, witness, witnesses))
     _report_derived(made, json_output)
 
 

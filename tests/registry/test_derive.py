@@ -46,7 +46,7 @@ def tensors_in(folder: Path) -> dict[str, tuple[str, bytes]]:
 @pytest.fixture
 def two(tiny: Project) -> Project:
     """Versions 1 (step 4) and 2 (step 2) of tiny-lm."""
-    register(tiny, "tiny-lm", "tiny", step=2)
+    register(tiny, "tiny-lm", "tiny", step=2, license="Apache-2.0")
     return tiny
 
 
