@@ -520,7 +520,7 @@ _TABLE = (
                 items(record(Field("name", FILE), Field("sha256", HASH), Field("bytes", COUNT)), low=1, high=128),
             ),
             Field("license", LABEL, optional=True),
-            Field("derivation", DERIVATION, optional=True, note="the weights follow from other releases of the run"),
+            Field("derivation", DERIVATION, optional=True, note="the weights follow from other releases of the log"),
             Field("time", TIME),
         ),
         "A version of a model: the weights of one step of a run, or what derives from them, and the files that carry"

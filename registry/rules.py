@@ -157,13 +157,13 @@ def assurance_checks(
     deprecated = _deprecation(lineage, entries)
     if deprecated is not None and not policy.rules.refuse_deprecated:
         checks.append(Check("deprecation", None, deprecated.detail, "ASSURANCE", required=False))
-    begun = [(str(line), line.genesis.predicate["init"]["kind"]) for line in lineage.runs]
-    origins = [
-        (name, Check("origin", None, f"the run began from {_ORIGINS.get(kind, kind)}, {_UNKNOWN}", "ASSURANCE", False))
-        for name, kind in begun
-        if kind != "seeded"
+    several = len(lineage.runs) > 1
+    begun = [
+        (f"{line}: " if several else "") + f"the run began from {_ORIGINS.get(kind, kind)}, {_UNKNOWN}"
+        for line in lineage.runs
+        if (kind := line.genesis.predicate["init"]["kind"]) != "seeded"
     ]
-    return [*checks, together(origins)] if origins else checks
+    return [*checks, Check("origin", None, "; ".join(begun), "ASSURANCE", required=False)] if begun else checks
 
 
 def _completeness(lineage: Lineage, status: Entry | None) -> tuple[bool, str]:

@@ -119,5 +119,9 @@ class Forge:
         }
         if self.status is not None and self.status in self.shown and self.original.status is not None:
             consistency = [node.hex() for node in merkle.consistency_proof(self.status, hashes)]
-            fields["status"] = {**self.original.status.model_dump(exclude_none=True), "consistency": consistency, **self.opened}
+            fields["status"] = {
+                **self.original.status.model_dump(exclude_none=True),
+                "consistency": consistency,
+                **self.opened,
+            }
         (self.folder / bundle.FILE_NAME).write_bytes(jcs.encode({**fields, **changes}))
