@@ -1,134 +1,136 @@
-"""What the ledger says about models: the list, and one version with its lineage."""
+"""What the ledger says about models: the list, and one version with its lineage, all from signed entries.
+
+The tables beside the entries may have been edited; here they only say which entries a run has, and where samples of
+audits were drawn from.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from bitwitness.ledger.derivation_rules import sources_of
 from bitwitness.ledger.envelope import open_envelope
-from bitwitness.ledger.jcs import f64_from_hex
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.jcs import f32_from_hex, f64_from_hex
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 from bitwitness.trainer.sample import misdrawn
 
 from . import signed_names
 from .names import check_alias, find_version
+from .signed_names import Release, Said, Signed, WordsUnsound
 from .status import run_records
 
+Json = dict[str, Any]
 
-def list_models(project: Project) -> list[dict[str, Any]]:
-    """One object per released version, by model and version."""
+
+def list_models(project: Project) -> list[Json]:
+    """One object per released version, by model and version. Raises WordsUnsound, AliasUnsound."""
     with project.open_ledger() as ledger:
-        rows = ledger.connection.execute(
-            "SELECT model, version, runs.name, releases.step, releases.weights, license, releases.time, releases.entry"
-            " FROM releases JOIN runs ON runs.entry = releases.run ORDER BY model, version"
-        ).fetchall()
-        aliases = _aliases(ledger)
-        states = dict(ledger.connection.execute("SELECT release, state FROM release_states"))
-    return [
-        {
-            "model": model,
-            "version": version,
-            "run": run,
-            "step": step,
-            "weights": root,
-            **({} if license is None else {"license": license}),
-            "time": time,
-            "entry": entry,
-            "aliases": aliases.get(entry, []),
-            **({"state": states[entry]} if entry in states else {}),
-            "on_disk": (project.models_dir / model / str(version)).is_dir(),
-        }
-        for model, version, run, step, root, license, time, entry in rows
-    ]
+        signed = signed_names.read(ledger)
+        aliases = _aliases(ledger, signed)
+        ordered = sorted(signed.releases.values(), key=lambda release: (release.said["model"], release.said["version"]))
+        return [
+            {
+                "model": release.said["model"],
+                "version": release.said["version"],
+                "run": _predicate(ledger, release.said["run"])["name"],
+                "step": release.said["step"],
+                "weights": release.said["weights"]["root"],
+                **_license(release),
+                "time": release.said["time"],
+                "entry": release.index,
+                "aliases": aliases.get(release.index, []),
+                **{key: value for key, value in _state(signed, release).items() if key == "state"},
+                "on_disk": (project.models_dir / release.said["model"] / str(release.said["version"])).is_dir(),
+            }
+            for release in ordered
+        ]
 
 
-def show_model(project: Project, name: str) -> dict[str, Any]:
-    """One version (names.py says how it is named) with what was said of it, run, parents, data, code, evals and audits.
+def show_model(project: Project, name: str) -> Json:
+    """One version (names.py says how it is named) with what was said of it and what it derives from.
 
-    Raises NoSuchModel.
+    `lineages` holds, for its run and those of all releases that it derives from, parents, data, code, evals and audits.
+    Raises NoSuchModel, WordsUnsound, AliasUnsound.
     """
     with project.open_ledger() as ledger:
-        found = find_version(ledger, name)
-        model, version, index, run = found.model, found.version, found.index, found.run
-        release = open_envelope(ledger.entry(index)).statement["predicate"]
-        genesis = open_envelope(ledger.entry(run)).statement["predicate"]
+        found, signed = find_version(ledger, name), signed_names.read(ledger)
+        release = signed.releases.get(found.leaf)
+        if release is None or str(release) != str(found):
+            raise WordsUnsound(
+                f"the tables of {ledger.path.name} call another release {found} than its entries: they were edited; "
+                "see `ledger fsck`"
+            )
+        said = release.said
         return {
-            "model": model,
-            "version": version,
-            "entry": index,
-            "release": found.leaf,
+            "model": found.model,
+            "version": found.version,
+            "entry": release.index,
+            "release": release.leaf,
             "path": str(found.folder(project)),
-            "aliases": _aliases(ledger).get(index, []),
-            **_state(ledger, index),
-            "words": _words(ledger, index),
-            "time": release["time"],
-            **({"license": release["license"]} if "license" in release else {}),
-            "publisher": release["signer"],
-            "weights": release["weights"],
-            "dtype": release["dtype"],
-            "files": release["files"],
-            "lineage": {
-                "run": {"name": genesis["name"], "id": release["run"], "trainer": genesis["signer"]},
-                "step": release["step"],
-                "state": release["state"],
-                "init": genesis["init"],
-                "parents": _parents(ledger, genesis["init"]),
-                "datasets": genesis["datasets"],
-                "code": genesis["code"],
-                "arithmetic": genesis["arithmetic"],
-                "seed": genesis["seed"],
-                "evals": _evals(ledger, run, release["step"]),
-                "audits": _audits(ledger, run),
-            },
+            "aliases": _aliases(ledger, signed).get(release.index, []),
+            **_state(signed, release),
+            "words": _words(signed, release),
+            "time": said["time"],
+            **_license(release),
+            "publisher": said["signer"],
+            "weights": said["weights"],
+            "dtype": said["dtype"],
+            "files": said["files"],
+            **_derivation(signed, release),
+            "lineages": [_lineage(ledger, signed, run, releases) for run, releases in _runs(signed, release).items()],
         }
 
 
-def tree_lines(shown: dict[str, Any]) -> list[str]:
-    """The lineage of `show_model` as a text tree."""
-    lineage = shown["lineage"]
-    run = lineage["run"]
-    lines = [
-        f"{shown['model']}/{shown['version']}  weights {shown['weights']['root'][:16]}…, {shown['dtype']}, "
-        f"{shown.get('license', 'no licence named')}",
-        *(f"├── {line}" for line in _said_lines(shown)),
-        f"├── published {shown['time']} by {shown['publisher'][:16]}…, log entry {shown['entry']}",
-        "├── files: " + ", ".join(f"{file['name']} ({file['bytes']} bytes)" for file in shown["files"]),
-        f"└── run {run['name']} ({run['id'][:16]}…), step {lineage['step']}, trainer {run['trainer'][:16]}…",
-    ]
-    below = [f"began: {lineage['init']['kind']}, seed {lineage['seed']}"]
-    below += [
-        f"parent: run {item['run']} ({item['id'][:16]}…) at step {item['step']}, began: {item['init']}"
-        for item in lineage["parents"]
-    ]
-    below += [
-        f"{item['role']}: {item['name']}, {item['dataset']['size']} documents, root {item['dataset']['root'][:16]}…"
-        for item in lineage["datasets"]
-    ]
-    below.append(f"code {lineage['code']['root'][:16]}…, {lineage['code']['size']} files")
-    below += [f"eval at step {e['step']} on {e['dataset']}: {e['mean']:.4f} nats per token" for e in lineage["evals"]]
-    below += [
-        f"audit by {a['auditor'][:16]}…: {a['result']}, {a['steps']} steps, {a['basis']}"
-        + "".join(f"; {word['result']} by {word['auditor'][:16]}…" for word in a.get("rechecks", ()))
-        + (f"; does not count: {a['misdrawn']}" if "misdrawn" in a else "")
-        for a in lineage["audits"]
-    ]
-    if not lineage["audits"]:
-        below.append("no audit")
-    marks = ["├── "] * (len(below) - 1) + ["└── "]
-    return lines + ["    " + mark + line for mark, line in zip(marks, below, strict=True)]
+def _runs(signed: Signed, release: Release) -> dict[str, list[Release]]:
+    """The runs that a release stands on, its own first, and the releases of each that it derives from, or is."""
+    due, found = [release], dict[str, Release]()
+    while due:
+        one = due.pop(0)
+        if one.leaf not in found:
+            found[one.leaf] = one
+            due += [signed.releases[leaf] for leaf in sources_of(one.said)]
+    runs: dict[str, list[Release]] = {}
+    for one in found.values():
+        runs.setdefault(one.said["run"], []).append(one)
+    return runs
 
 
-def _said_lines(shown: dict[str, Any]) -> list[str]:
-    lines = [f"aliases: {', '.join(shown['aliases'])}"] if shown["aliases"] else []
-    if "state" in shown:
-        lines.append(shown["state"] + (f": {shown['reason']}" if "reason" in shown else ""))
-    spoken = [item for item in shown["words"] if item["role"] == "auditor" or item["statement"] == "approved"]
-    return lines + [f"{item['statement']} by {item['role']} {item['signer'][:16]}…" for item in spoken]
+def _lineage(ledger: Ledger, signed: Signed, run: str, releases: list[Release]) -> Json:
+    """Where the weights of a run's releases come from. ``releases``: one of the highest step tells state and evals."""
+    genesis = _predicate(ledger, run)
+    last = max(releases, key=lambda release: int(release.said["step"])).said
+    about = signed_names.said_of(ledger, signed, run)
+    return {
+        "run": {"name": genesis["name"], "id": run, "trainer": genesis["signer"]},
+        "step": last["step"],
+        "state": last["state"],
+        "init": genesis["init"],
+        "parents": _parents(ledger, genesis["init"]),
+        "datasets": genesis["datasets"],
+        "code": genesis["code"],
+        "arithmetic": genesis["arithmetic"],
+        "seed": genesis["seed"],
+        "evals": _evals(about, last["step"]),
+        "audits": _audits(ledger, about, run, genesis),
+    }
 
 
-def _aliases(ledger: Ledger) -> dict[int, list[str]]:
+def _predicate(ledger: Ledger, leaf: str) -> Json:
+    """What the entry with a leaf hash says, which a signed entry names."""
+    index = ledger.find(bytes.fromhex(leaf))
+    if index is None:
+        raise BitwitnessError(
+            f"the entry {leaf[:16]}… that a release rests on is not in this ledger; see `ledger fsck`"
+        )
+    predicate: Json = open_envelope(ledger.entry(index)).statement["predicate"]
+    return predicate
+
+
+def _aliases(ledger: Ledger, signed: Signed) -> dict[int, list[str]]:
     """The aliases of each release that has one, by log index, in order. Raises AliasUnsound."""
-    signed = signed_names.read(ledger)
     names = {*signed.aliases(), *ledger.connection.execute("SELECT model, alias FROM aliases")}
     found: dict[int, list[str]] = {}
     for model, alias in sorted(names):
@@ -138,74 +140,91 @@ def _aliases(ledger: Ledger) -> dict[int, list[str]]:
     return found
 
 
-def _state(ledger: Ledger, release: int) -> dict[str, Any]:
-    row = ledger.connection.execute("SELECT state, reason FROM release_states WHERE release = ?", (release,)).fetchone()
-    if row is None:
+def _license(release: Release) -> Json:
+    return {"license": release.said["license"]} if "license" in release.said else {}
+
+
+def _state(signed: Signed, release: Release) -> Json:
+    word = signed.taken_back(release.leaf)
+    if word is None:
         return {}
-    return {"state": row[0], **({} if row[1] is None else {"reason": row[1]})}
+    return {"state": word.said["statement"], **({"reason": word.said["reason"]} if "reason" in word.said else {})}
 
 
-def _words(ledger: Ledger, release: int) -> list[dict[str, Any]]:
+def _words(signed: Signed, release: Release) -> list[Json]:
     """All that was signed about a release, oldest first."""
-    rows = ledger.connection.execute(
-        "SELECT statement, alias, reason, policy, keys.keyid, role, endorsements.time, endorsements.entry"
-        " FROM endorsements JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
-        (release,),
-    )
-    names = ("statement", "alias", "reason", "policy", "signer", "role", "time", "entry")
-    return [{name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows]
+    found = []
+    for word in signed.words_on(release.leaf):
+        key = signed.keys.get(word.keyid)
+        said = {name: word.said[name] for name in ("statement", "alias", "reason", "policy") if name in word.said}
+        role = "unknown key" if key is None else key.role
+        said |= {"signer": word.keyid, "role": role, "time": word.said["time"], "entry": word.index}
+        found.append(said if word.disowned is None else {**said, "disowned": word.disowned})
+    return found
 
 
-def _parents(ledger: Ledger, init: Any) -> list[dict[str, Any]]:
+def _derivation(signed: Signed, release: Release) -> Json:
+    """What a release derives from, by name, and what these derive from and are now; {} for a run's own weights."""
+    if "derivation" not in release.said:
+        return {}
+    said = release.said["derivation"]
+    sources = []
+    for item in said["sources"]:
+        source = signed.releases[item["release"]]
+        named: Json = {"model": source.said["model"], "version": source.said["version"], "release": source.leaf}
+        if "factor" in item:
+            named["factor"] = f32_from_hex(item["factor"])
+        sources.append({**named, **_state(signed, source), **_derivation(signed, source)})
+    return {"derivation": {"rule": said["rule"], "sources": sources}}
+
+
+def _parents(ledger: Ledger, init: Mapping[str, Any]) -> list[Json]:
     """The runs that this one goes back to, nearest first. Entries name only earlier ones, so the line ends."""
     line = []
     while init["kind"] == "parent":
-        index = ledger.find(bytes.fromhex(init["run"]))
-        if index is None:
-            break
-        genesis = open_envelope(ledger.entry(index)).statement["predicate"]
+        genesis = _predicate(ledger, init["run"])
         line.append({"run": genesis["name"], "id": init["run"], "step": init["step"], "init": genesis["init"]["kind"]})
         init = genesis["init"]
     return line
 
 
-def _evals(ledger: Ledger, run: int, step: int) -> list[dict[str, Any]]:
-    rows = ledger.connection.execute(
-        "SELECT step, name, mean_bits, tokens, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step DESC, entry",
-        (run, step),
-    ).fetchall()
-    newest = [row for row in rows if row[0] == rows[0][0]]
+def _evals(about: list[Said], step: int) -> list[Json]:
+    """What was measured of the newest measured step up to ``step``."""
+    measured = [item for item in about if item.kind == "eval" and item.said["step"] <= step]
+    newest = max((int(item.said["step"]) for item in measured), default=0)
     return [
-        {"step": at, "dataset": name, "mean": f64_from_hex(bits), "mean_bits": bits, "tokens": tokens, "entry": entry}
-        for at, name, bits, tokens, entry in newest
+        {
+            "step": newest,
+            "dataset": item.said["dataset"]["name"],
+            "mean": f64_from_hex(item.said["computed"]["mean"]),
+            "mean_bits": item.said["computed"]["mean"],
+            "tokens": item.said["computed"]["tokens"],
+            "entry": item.index,
+        }
+        for item in measured
+        if item.said["step"] == newest
     ]
 
 
-def _audits(ledger: Ledger, run: int) -> list[dict[str, Any]]:
+def _audits(ledger: Ledger, about: list[Said], run: str, genesis: Json) -> list[Json]:
     """Every audit of the run, each with the words of those who computed it again; whose word counts, a policy decides.
 
     `misdrawn` says of one which of its units its seed did not draw: it counts for nobody.
     """
-    words: dict[int, list[dict[str, Any]]] = {}
-    for audit, keyid, result, entry in ledger.connection.execute(
-        "SELECT audit, keyid, result, rechecks.entry FROM rechecks JOIN keys ON keys.entry = auditor WHERE run = ?"
-        " ORDER BY rechecks.entry",
-        (run,),
-    ):
-        words.setdefault(int(audit), []).append({"auditor": keyid, "result": result, "entry": entry})
-    rows = ledger.connection.execute(
-        "SELECT keys.keyid, result, audits.steps, basis, audits.entry, audits.intent, runs.hash FROM audits"
-        " JOIN keys ON keys.entry = audits.auditor JOIN runs ON runs.entry = audits.run"
-        " WHERE audits.run = ? ORDER BY audits.entry",
-        (run,),
-    ).fetchall()
-    genesis = open_envelope(ledger.entry(run)).statement["predicate"]
-    marks = run_records(ledger, ledger.size)[rows[0][-1]].marks if rows else ()
+    intents = {item.leaf: item.said for item in about if item.kind == "audit-intent"}
+    words: dict[str, list[Json]] = {}
+    for item in about:
+        if item.kind == "recheck":
+            word = {"auditor": item.keyid, "result": item.said["result"], "entry": item.index}
+            words.setdefault(item.said["audit"], []).append(word)
+    audits = [item for item in about if item.kind == "audit"]
+    marks = run_records(ledger, ledger.size)[run].marks if audits else ()
     found = []
-    for auditor, result, steps, basis, entry, intent, _run in rows:
-        shown = {"auditor": auditor, "result": result, "steps": steps, "basis": basis, "entry": entry}
-        said, announced = (open_envelope(ledger.entry(number)).statement["predicate"] for number in (entry, intent))
-        why = misdrawn(said, announced, genesis, marks)
+    for item in audits:
+        said = item.said
+        shown = {"auditor": item.keyid, "entry": item.index, **{n: said[n] for n in ("result", "steps", "basis")}}
+        intent = intents.get(said["intent"])
+        why = "its intent is not here" if intent is None else misdrawn(said, intent, genesis, marks)
         shown |= {} if why is None else {"misdrawn": why}
-        found.append(shown | ({"rechecks": words[entry]} if entry in words else {}))
+        found.append(shown | ({"rechecks": words[item.leaf]} if item.leaf in words else {}))
     return found

@@ -38,7 +38,7 @@ class Named:
     def checks(self, traced: Traced | None, *, refuse_deprecated: bool) -> list[Check]:
         """What the ledger here says of the bundle that was found under the name."""
         checks = [*self.found, _same(self.release, traced), _taken_back(self.release, traced, self.signed)]
-        deprecated = _deprecated(self.release, self.signed)
+        deprecated = _deprecated(self.release, traced, self.signed)
         if deprecated is not None:
             if refuse_deprecated:
                 checks.append(Check("deprecated-here", False, deprecated, "POLICY"))
@@ -123,9 +123,14 @@ def _taken_back(release: Release, traced: Traced | None, signed: Signed) -> Chec
     return Check(name, True, f"the ledger here, of {signed.size} entries, revoked nothing that was used", "ASSURANCE")
 
 
-def _deprecated(release: Release, signed: Signed) -> str | None:
-    spoken = [w for w in signed.words_on(release.leaf) if w.said["statement"] in ("deprecated", "restored")]
-    if not spoken or spoken[-1].said["statement"] == "restored":
-        return None
-    reason = f": {spoken[-1].said['reason']}" if "reason" in spoken[-1].said else ""
-    return f"the ledger here says that it is deprecated (entry {spoken[-1].index}){reason}"
+def _deprecated(release: Release, traced: Traced | None, signed: Signed) -> str | None:
+    """What says that the release, or one that it derives from, is deprecated."""
+    leaves = [release.leaf, *(() if traced is None else (source.leaf for source in traced.lineage.sources))]
+    for leaf in leaves:
+        word = signed.taken_back(leaf)
+        if word is None or word.said["statement"] != "deprecated":
+            continue
+        which = "it" if leaf == release.leaf else f"{signed.releases[leaf]}, which it derives from,"
+        reason = f": {word.said['reason']}" if "reason" in word.said else ""
+        return f"the ledger here says that {which} is deprecated (entry {word.index}){reason}"
+    return None

@@ -7,7 +7,7 @@ where there is one. That no entry was taken out of the file, `ledger verify ledg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bitwitness.ledger.store import Ledger
 
 _READ = ("key", "release", "endorse")
-# Entries are canonical JSON, so a kind has one spelling in a payload; what only quotes it is sorted out when read.
-_SCAN = "SELECT idx FROM entries WHERE " + " OR ".join("instr(payload, ?)" for _ in _READ) + " ORDER BY idx"
+# What is said of a run, and not by its trainer alone.
+_SAID = ("eval", "audit-intent", "audit", "recheck")
 
 
 class WordsUnsound(FoundWrong):
@@ -88,16 +88,32 @@ class Signed:
     def words_on(self, leaf: str) -> list[Word]:
         return [word for word in self.words if word.said["release"] == leaf]
 
+    def taken_back(self, leaf: str) -> Word | None:
+        """The word by which publishers took a release back: `deprecated`, until `restored`, or `revoked`, for good.
+
+        Of a key that was revoked since, a warning still counts, and nothing that takes one away.
+        """
+        found: Word | None = None
+        for word in self.words_on(leaf):
+            statement = word.said["statement"]
+            if statement == "revoked" or (statement == "deprecated" and not _final(found)):
+                found = word
+            elif statement == "restored" and word.disowned is None and not _final(found):
+                found = None
+        return found
+
+
+def _final(word: Word | None) -> bool:
+    return word is not None and word.said["statement"] == "revoked"
+
 
 def read(ledger: Ledger, root: PublicKey | None = None) -> Signed:
     """Read and check every release, word and key of a ledger; ``root`` None: under the root key that it states itself.
 
     Raises WordsUnsound.
     """
-    types = [f'"predicateType":"{KINDS[kind].predicate_type}"' for kind in _READ]
     with ledger.snapshot():
-        places = [int(row[0]) for row in ledger.connection.execute(_SCAN, types)]
-        read = [(index, ledger.entry(index)) for index in places]
+        read = _scan(ledger, _READ)
         size = ledger.size
     found = Signed(size, KeyRing(root or _stated_root(ledger)), {}, [])
     others = []
@@ -114,6 +130,48 @@ def read(ledger: Ledger, root: PublicKey | None = None) -> Signed:
     for index, data in others:
         _take(found, index, data, root)
     return found
+
+
+@dataclass(frozen=True)
+class Said:
+    """An eval, intent, audit or recheck of a run, as it was signed; ``leaf`` is the hash by which others name it."""
+
+    index: int
+    leaf: str
+    kind: str
+    keyid: str
+    said: Mapping[str, Any]
+
+
+def said_of(ledger: Ledger, signed: Signed, run: str) -> list[Said]:
+    """What was signed of a run, by its id, in the order of the log. Raises WordsUnsound."""
+    types = {KINDS[kind].predicate_type: kind for kind in _SAID}
+    found = []
+    for index, data in _scan(ledger, _SAID, run):
+        statement = open_envelope(data).statement
+        kind = types.get(str(statement.get("predicateType")))
+        if kind is None or statement["predicate"].get("run") != run:
+            continue
+        try:
+            envelope = verify_entry(data, signed.keys, index)
+        except Disowned:
+            continue  # it counts for nobody
+        except FoundWrong as error:
+            raise _unsound(index, error, None) from error
+        found.append(Said(index, merkle.leaf_hash(data).hex(), kind, envelope.keyid, statement["predicate"]))
+    return found
+
+
+def _scan(ledger: Ledger, kinds: Sequence[str], text: str = "") -> list[tuple[int, bytes]]:
+    """The entries of these kinds, and some that only quote one, whose payload holds a text; with their positions.
+
+    Entries are canonical JSON, so a kind has one spelling in a payload. What only quotes it is sorted out when read.
+    """
+    types = [f'"predicateType":"{KINDS[kind].predicate_type}"' for kind in kinds]
+    asked = " OR ".join("instr(payload, ?)" for _ in types)
+    query = f"SELECT idx FROM entries WHERE ({asked}) AND (? = '' OR instr(payload, ?)) ORDER BY idx"
+    places = [int(row[0]) for row in ledger.connection.execute(query, (*types, text, text))]
+    return [(index, ledger.entry(index)) for index in places]
 
 
 def _take(found: Signed, index: int, data: bytes, root: PublicKey | None) -> None:

@@ -76,10 +76,10 @@ def set_alias(project: Project, name: str, alias: str, policy: Path | None = Non
     asked = policy or project.alias_policies.get(alias)
     with project.open_ledger(writable=True) as ledger:
         version = find_version(ledger, name)
-        if state_of(ledger, version) == "revoked":
-            raise WordRefused(f"{version} is revoked; give {alias} to another version")
         fields = {"alias": alias}
         signed = signed_names.read(ledger)
+        if _state(signed, version) == "revoked":
+            raise WordRefused(f"{version} is revoked; give {alias} to another version")
         held = signed.alias_word(version.model, alias)
         if asked is not None:
             now = None if held is None else str(signed.releases[held.said["release"]])
@@ -110,25 +110,23 @@ def say(project: Project, name: str, word: str, reason: str | None = None) -> Wo
     publisher, log = project.signer("publisher"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
         version = find_version(ledger, name)
-        state = state_of(ledger, version)
+        signed = signed_names.read(ledger)
+        state, taken_back = _state(signed, version), signed.taken_back(version.leaf)
         if state == "revoked" and word != "revoked":
             raise WordRefused(f"{version} is revoked, which nothing takes back; release a new version")
         if state is None and word == "restored":
             raise WordRefused(f"{version} is neither deprecated nor revoked")
-        if state == word:
-            (index,) = ledger.connection.execute(
-                "SELECT entry FROM release_states WHERE release = ?", (version.index,)
-            ).fetchone()
-            return Word(version, word, int(index), new=False)
+        if taken_back is not None and state == word:
+            return Word(version, word, taken_back.index, new=False)
         index = _say(ledger, publisher, version, word, {} if reason is None else {"reason": reason})
         append_status(ledger, log)
         return Word(version, word, index)
 
 
-def state_of(ledger: Ledger, version: Version) -> str | None:
+def _state(signed: signed_names.Signed, version: Version) -> str | None:
     """`deprecated`, `revoked`, or None."""
-    found = ledger.connection.execute("SELECT state FROM release_states WHERE release = ?", (version.index,)).fetchone()
-    return None if found is None else str(found[0])
+    word = signed.taken_back(version.leaf)
+    return None if word is None else str(word.said["statement"])
 
 
 def _passed(project: Project, version: Version, alias: str, held: str | None, policy: Path) -> str:

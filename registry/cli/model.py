@@ -26,6 +26,7 @@ from bitwitness.ledger.cli.verify import (
 from bitwitness.ledger.sizes import parse_size
 
 from .. import catalog
+from ..catalog_tree import tree_lines
 from ..register import register as make_version
 from . import exchange, versions
 from .options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption, cosigner
@@ -130,7 +131,7 @@ def show(
     if json_output:
         emit_json(shown)
         return
-    for line in catalog.tree_lines(shown):
+    for line in tree_lines(shown):
         say(line)
 
 

@@ -20,7 +20,8 @@ from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.note import COSIGNATURE, Verifier
 from bitwitness.ledger.project import Project
 from bitwitness.registry import bundle
-from bitwitness.registry.catalog import show_model, tree_lines
+from bitwitness.registry.catalog import show_model
+from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import Check
 from bitwitness.registry.policy import Rules, WitnessTrust, load_policy
 from bitwitness.registry.register import register
@@ -132,7 +133,7 @@ def test_a_unit_that_was_not_drawn(_many: project_fixture.SmallRun, tmp_path: Pa
     with pytest.raises(NotPromoted, match="its seed draws"):
         set_alias(project, "demo-lm/1", "champion", registered.policy)
     shown = show_model(project, "demo-lm/1")
-    assert "its seed draws" in shown["lineage"]["audits"][0]["misdrawn"]
+    assert "its seed draws" in shown["lineages"][0]["audits"][0]["misdrawn"]
     assert any("does not count: steps" in line for line in tree_lines(shown))
     honest, _ = _claim(made, lambda drawn: drawn, witnessed=witnessed)
     checks = {c.name: c for c in examine(honest, load_policy(registered.policy)).checks}

@@ -64,7 +64,7 @@ def test_register_list_show(registered: Registered, capsys: pytest.CaptureFixtur
     assert main([*project, "model", "list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert main([*project, "model", "show", "demo-lm/1", "--json"]) == 0
-    assert _json(capsys)["lineage"]["run"]["name"] == "small"
+    assert _json(capsys)["lineages"][0]["run"]["name"] == "small"
     assert main([*project, "model", "show", "demo-lm"]) == 0
     assert "└── run small" in capsys.readouterr().out
 

@@ -106,7 +106,9 @@ def test_the_gate_recomputes_a_derivation_or_does_not_pass(two: Project) -> None
     assert bare["derivation"].ok is None and exit_code(bare.values()) == 2
     assert exit_code(checks_of(merged.path, two, *sources).values()) == 0
     assert checks_of(merged.path, two, sources[0])["derivation"].ok is None
-    assert exit_code(checks_of(cast.path, two, merged.path).values()) == 0
+    assert exit_code(checks_of(cast.path, two, merged.path, *sources).values()) == 0
+    # That the cast is right says nothing of what was cast.
+    assert checks_of(cast.path, two, merged.path)["derivation"].ok is None
     assert "none of the folders" in checks_of(cast.path, two, sources[0])["derivation"].detail
 
 

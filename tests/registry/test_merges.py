@@ -433,6 +433,25 @@ def test_only_runs_of_one_model_are_merged(unlike: Project, monkeypatch: pytest.
     assert checks["config"].ok is False and "they differ in rope_theta" in checks["config"].detail
 
 
+def test_all_lineages_are_shown(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    words.say(project, "other-lm/1", "deprecated")
+    derive.cast(project, "both", "bf16", model="both-bf16")
+    assert main(["--project", str(project.root), "model", "show", "both-bf16"]) == 0
+    text = capsys.readouterr().out
+    lines = text.split("\n")
+    assert lines[3] == "├── cast/1" and lines[4].startswith("│   └── both/1 (") and lines[5] == "│       └── merge/1"
+    assert lines[6].startswith("│           ├── small-lm/1 (") and lines[6].endswith("× 0.75")
+    assert lines[7].startswith("│           └── other-lm/1 (") and lines[7].endswith("× 0.25, deprecated")
+    assert "├── run small (" in text and "└── run other (" in text and "no audit" not in text
+    assert main(["--project", str(project.root), "model", "show", "both-bf16", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [item["run"]["name"] for item in shown["lineages"]] == ["small", "other"]
+    assert [item["audits"][0]["result"] for item in shown["lineages"]] == ["match", "match"]
+    (source,) = shown["derivation"]["sources"]
+    assert [item["factor"] for item in source["derivation"]["sources"]] == [0.75, 0.25]
+    assert source["derivation"]["sources"][1]["state"] == "deprecated"
+
+
 def test_what_is_exported_names_every_source(project: Project, tmp_path: Path) -> None:
     export(project, "both", tmp_path / "out", slsa=True, cyclonedx=True)
     text = (tmp_path / "out" / "README.md").read_text()

@@ -12,7 +12,8 @@ from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import EntryError
 from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.keys import Signer
-from bitwitness.registry.catalog import show_model, tree_lines
+from bitwitness.registry.catalog import show_model
+from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import Rules, load_policy
 from bitwitness.registry.register import register

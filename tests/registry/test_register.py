@@ -20,6 +20,7 @@ from bitwitness.ledger.safetensors_header import write_file
 from bitwitness.registry import catalog
 from bitwitness.registry import register as register_module
 from bitwitness.registry import shards as shards_module
+from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import exit_code
 from bitwitness.registry.collect import ReleaseMissing, collect
 from bitwitness.registry.model_config import ConfigRefused, check_config
@@ -275,10 +276,10 @@ def test_list_and_show(registered: Registered) -> None:
     assert row["on_disk"] is True
     shown = catalog.show_model(registered.project, "demo-lm")
     assert shown == catalog.show_model(registered.project, "demo-lm/1")
-    assert shown["lineage"]["run"]["id"] == registered.run
-    assert [item["result"] for item in shown["lineage"]["audits"]] == ["match"]
-    assert [item["mean"] for item in shown["lineage"]["evals"]] == [2.5]
-    text = "\n".join(catalog.tree_lines(shown))
+    assert shown["lineages"][0]["run"]["id"] == registered.run
+    assert [item["result"] for item in shown["lineages"][0]["audits"]] == ["match"]
+    assert [item["mean"] for item in shown["lineages"][0]["evals"]] == [2.5]
+    text = "\n".join(tree_lines(shown))
     for part in ("demo-lm/1", "small", "step 4", "text", "2.5000", "match", "Apache-2.0"):
         assert part in text
     for name in ("demo-lm/2", "nobody", "demo-lm/x"):

@@ -13,9 +13,10 @@ from bitwitness.ledger.cli import main
 from bitwitness.ledger.key_entries import revocation
 from bitwitness.ledger.keys import generate
 from bitwitness.registry import bundle, words
-from bitwitness.registry.catalog import list_models
+from bitwitness.registry.catalog import list_models, show_model
 from bitwitness.registry.names import AliasUnsound, find_version
 from bitwitness.registry.register import register
+from bitwitness.registry.signed_names import WordsUnsound
 
 from .conftest import Registered
 
@@ -77,6 +78,28 @@ def test_an_alias_that_only_the_table_has(promoted: Registered, capsys: pytest.C
     assert "the tables were edited" in error and error.count("\n") == 1
     with promoted.project.open_ledger() as ledger, pytest.raises(AliasUnsound, match="none does"):
         find_version(ledger, "demo-lm@stable")
+
+
+def test_what_is_shown_is_what_was_signed(promoted: Registered) -> None:
+    """Tables that hide a revocation, name another licence or loss, or turn an audit round change nothing."""
+    words.say(promoted.project, "demo-lm/2", "revoked", "wrong data")
+    before = [show_model(promoted.project, name) for name in ("demo-lm/1", "demo-lm/2")], list_models(promoted.project)
+    assert before[1][1]["state"] == "revoked" and before[0][1]["reason"] == "wrong data"
+    _edit(
+        promoted,
+        "UPDATE endorsements SET statement = 'restored', reason = 'all is well' WHERE statement = 'revoked'",
+        "UPDATE releases SET license = 'MIT', step = 3, weights = 'ab' WHERE version = 1",
+        "UPDATE evals SET mean_bits = '3ff0000000000000', tokens = 1",
+        "UPDATE audits SET result = 'mismatch', basis = 'beacon'",
+        "UPDATE runs SET name = 'better'",
+    )
+    shown = [show_model(promoted.project, name) for name in ("demo-lm/1", "demo-lm/2")], list_models(promoted.project)
+    assert shown == before
+    with pytest.raises(words.WordRefused, match="is revoked, which nothing takes back"):
+        words.say(promoted.project, "demo-lm/2", "restored")
+    _edit(promoted, "UPDATE releases SET version = 9 WHERE version = 1")
+    with pytest.raises(WordsUnsound, match="call another release demo-lm/9 than its entries"):
+        show_model(promoted.project, "demo-lm/9")
 
 
 def test_an_alias_by_a_key_that_was_revoked(promoted: Registered, capsys: pytest.CaptureFixture[str]) -> None:

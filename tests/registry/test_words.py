@@ -16,7 +16,8 @@ from bitwitness.ledger.errors import EntryError
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.registry import bundle, words
-from bitwitness.registry.catalog import list_models, show_model, tree_lines
+from bitwitness.registry.catalog import list_models, show_model
+from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import exit_code
 from bitwitness.registry.names import NoSuchModel, find_version
 from bitwitness.registry.register import register
@@ -200,11 +201,11 @@ def test_two_versions_are_compared(registered: Registered, capsys: pytest.Captur
     register(registered.project, "demo-lm", "small", step=2, license="MIT")
     found = _answer(capsys, registered, "model", "diff", "demo-lm/1", "demo-lm/2", "--json")
     assert found["fields"]["license"] == ["Apache-2.0", "MIT"]
-    assert found["fields"]["lineage.step"] == [4, 2]
-    assert "lineage.run.id" not in found["fields"]
+    assert found["fields"]["lineages[0].step"] == [4, 2]
+    assert "lineages[0].run.id" not in found["fields"]
     assert found["tensors"]["changed"] and found["tensors"]["equal"] == 0
     text = _answer(capsys, registered, "model", "diff", "demo-lm/1", "demo-lm/2")
-    assert "- lineage.step: 4" in text and "+ lineage.step: 2" in text and "~ model.norm.weight" in text
+    assert "- lineages[0].step: 4" in text and "+ lineages[0].step: 2" in text and "~ model.norm.weight" in text
     same = _answer(capsys, registered, "model", "diff", "demo-lm/1", "demo-lm/1", "--json")
     assert same["fields"] == {} and same["tensors"]["changed"] == []
 
