@@ -16,6 +16,8 @@ from .beacon import BeaconWrong, Cosignature
 from .drand import CannotVerify, find_source, round_time, verify_round
 
 Json = Mapping[str, Any]
+# The part of a step that an audit of its eval computes again.
+EVAL_PART = "eval"
 
 
 @dataclass(frozen=True)

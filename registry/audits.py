@@ -92,9 +92,9 @@ def _required(line: RunLine, policy: Policy, judged: _Judged) -> Check:
             audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(rules)
         ):
             found = next(unit["found"] for unit in audit.predicate["units"] if unit["outcome"] == "mismatch")
-            detail = f"{_who(audit)} found that step {found['step']} does not replay ({audit})"
+            detail = f"{who(audit)} found that step {found['step']} does not replay ({audit})"
             return Check("audit", False, detail, "POLICY")
-    counted = [f"{_who(audit)} replayed {_extent(line, audit)}: match" for audit in judged.counted]
+    counted = [f"{who(audit)} replayed {_extent(line, audit)}: match" for audit in judged.counted]
     said = "; ".join([*counted, *judged.refused]) or "no audit in the bundle"
     if not rules.require_audit:
         return Check("audit", True, f"not required by the policy ({said})", "POLICY")
@@ -123,7 +123,7 @@ def _judge(line: RunLine, policy: Policy, told: Told | None) -> _Judged:
         if reason is None:
             counted.append(audit)
         else:
-            refused.append(f"{_who(audit)}: {reason}")
+            refused.append(f"{who(audit)}: {reason}")
             reasons.append(reason)
     return _Judged(counted, refused, reasons)
 
@@ -131,9 +131,9 @@ def _judge(line: RunLine, policy: Policy, told: Told | None) -> _Judged:
 def _why_not(line: RunLine, audit: Entry, intent: Entry, policy: Policy) -> str | None:
     """Why this audit does not count for this release; None if it does."""
     predicate, units = audit.predicate, audit.predicate["units"]
-    refuted = refutation(audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(policy.rules))
-    if refuted is not None:
-        return f"a recheck by an auditor of the policy refutes it (entry {refuted})"
+    reason = refuted(line, audit, policy)
+    if reason is not None:
+        return reason
     if predicate["result"] != "match":
         return str(predicate["result"])
     if all(unit["cause"] == "chosen" for unit in units):
@@ -143,15 +143,31 @@ def _why_not(line: RunLine, audit: Entry, intent: Entry, policy: Policy) -> str 
             f"it was announced over {intent.predicate['size']} entries, before the released step was logged as "
             f"{line.released}"
         )
-    reason = _inconsistency(line, predicate, intent.predicate)
+    reason = inconsistency(line, audit) or omission(predicate, intent.predicate, _audited(line))
     if reason is not None:
         return reason
     if not any(first <= line.step <= last for first, last in covered_spans(predicate)):
         return f"the released step {line.step} is not among what it replayed"
+    return untrusted_by(audit, intent, policy)
+
+
+def refuted(line: RunLine, audit: Entry, policy: Policy) -> str | None:
+    """The reason that an audit counts for nothing if an auditor whom the policy names found it wrong."""
+    entry = refutation(audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(policy.rules))
+    return None if entry is None else f"a recheck by an auditor of the policy refutes it (entry {entry})"
+
+
+def inconsistency(line: RunLine, audit: Entry) -> str | None:
+    """What an audit says of the run that cannot be so."""
+    return contradiction(audit.predicate, _audited(line))
+
+
+def untrusted_by(audit: Entry, intent: Entry, policy: Policy) -> str | None:
+    """Why a policy does not take an auditor's word on the basis of this audit."""
     if policy.rules.auditors is not None and audit.envelope.keyid not in policy.rules.auditors:
         return "its auditor is not among the policy's auditors"
     by_name, witnesses = policy.rules.self_chosen_auditors, policy.witness_keys
-    return untrusted(predicate, intent.predicate, audit.envelope.keyid, by_name, witnesses)
+    return untrusted(audit.predicate, intent.predicate, audit.envelope.keyid, by_name, witnesses)
 
 
 def _misdrawn(line: RunLine, audit: Entry, intent: Entry, told: Told | None) -> str | None:
@@ -161,10 +177,8 @@ def _misdrawn(line: RunLine, audit: Entry, intent: Entry, told: Told | None) -> 
     return misdrawn(audit.predicate, intent.predicate, line.genesis.predicate, told.marks[line.genesis.leaf])
 
 
-def _inconsistency(line: RunLine, predicate: Json, intent: Json) -> str | None:
-    """What an audit says that cannot be so, or that an audit of these steps would not leave out."""
-    run = AuditedRun.of(line.genesis.predicate, _last_step(line))
-    return contradiction(predicate, run) or omission(predicate, intent, run)
+def _audited(line: RunLine) -> AuditedRun:
+    return AuditedRun.of(line.genesis.predicate, _last_step(line))
 
 
 def _rechecks(line: RunLine) -> list[tuple[int, Json]]:
@@ -204,5 +218,6 @@ def _intent_of(line: RunLine, audit: Entry) -> Json:
     return next(intent.predicate for intent in line.intents if intent.leaf == audit.predicate["intent"])
 
 
-def _who(audit: Entry) -> str:
+def who(audit: Entry) -> str:
+    """An auditor, in words."""
     return f"auditor {audit.envelope.keyid[:16]}…"

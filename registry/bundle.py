@@ -24,6 +24,8 @@ SIZE_LIMIT = 8 << 20
 # Values that may stand in one. Small ones, such as [], take some 50 times their bytes as objects, so the size alone
 # bounds no memory; what stands in an honest bundle are mostly hashes and payloads of 66 bytes and more.
 VALUES_LIMIT = 400_000
+# Runs that a release may stand on.
+RUNS_LIMIT = 64
 _MAX = (1 << 53) - 1
 
 
@@ -154,7 +156,7 @@ class StatusProof(Strict):
     """
 
     consistency: Annotated[list[Hash], Field(max_length=126)]
-    runs: Annotated[list[RunProof], Field(min_length=1, max_length=64), AfterValidator(_runs)]
+    runs: Annotated[list[RunProof], Field(min_length=1, max_length=RUNS_LIMIT), AfterValidator(_runs)]
 
 
 class Provenance(Strict):

@@ -16,6 +16,7 @@ from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
+from .bundle import RUNS_LIMIT
 from .derivation import DerivationRefused, derive, leaves_of, recompute
 from .derivation_check import NOT_RECOMPUTED, RECOMPUTED
 from .description import check_alike, is_own, of_config
@@ -188,6 +189,8 @@ def _find(ledger: Ledger, name: str) -> Version:
 def _check_alike(opened: Sequence[Opened]) -> None:
     """Raise DerivationRefused unless the runs of all versions are of one model."""
     lines = {line.genesis.leaf: line for source in opened for line in source.traced.runs}
+    if len(lines) > RUNS_LIMIT:
+        raise DerivationRefused(f"the versions stand on {len(lines)} runs; a bundle can show {RUNS_LIMIT}")
     try:
         check_alike(list(lines.values()))
     except FoundWrong as error:

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.regular_file import open_regular
@@ -101,9 +101,16 @@ class Rules(_Strict):
     min_auditors: Annotated[int, Field(ge=1, le=1_000)] | None = None
     precisions: list[str] | None = None
     max_loss: dict[Hex64, Annotated[float, Field(gt=0)]] | None = None
+    require_eval_audit: bool = False
     forbidden_keys: list[Hex64] = []
     forbidden_versions: list[Annotated[str, AfterValidator(_version)]] = []
     refuse_deprecated: bool = False
+
+    @model_validator(mode="after")
+    def _fit(self) -> Rules:
+        if self.require_eval_audit and not self.max_loss:
+            raise ValueError("require_eval_audit goes with max_loss, which names the datasets")
+        return self
 
 
 class NewestStatus(_Strict):

@@ -21,6 +21,7 @@ from bitwitness.ledger.trust import witness_line
 from .audits import audit_checks
 from .checks import Check, together
 from .completeness import Told
+from .eval_audits import eval_audit_check, eval_of
 from .evidence import Entry, log_verifier
 from .lineage import Lineage, RunLine
 from .policy import Policy
@@ -91,6 +92,8 @@ def policy_checks(
         checks.append(_of_runs(lineage, "precisions", "precision", _precision, rules.precisions))
     if rules.max_loss is not None:
         checks.append(together([(str(line), _losses(line, rules.max_loss)) for line in lineage.runs]))
+    if rules.require_eval_audit:
+        checks.append(together([(str(line), eval_audit_check(line, policy)) for line in lineage.runs]))
     if rules.forbidden_keys:
         checks.append(_forbidden_keys(entries, rules.forbidden_keys))
     if rules.forbidden_versions:
@@ -122,6 +125,7 @@ def check_names(policy: Policy) -> list[str]:
         "min-version": given.min_version,
         "precisions": given.precisions,
         "max-loss": given.max_loss,
+        "eval-audit": given.require_eval_audit or None,
         "forbidden-keys": given.forbidden_keys or None,
         "forbidden-versions": given.forbidden_versions or None,
         "deprecation": given.refuse_deprecated or None,
@@ -219,16 +223,12 @@ def _losses(line: RunLine, limits: Mapping[str, float]) -> Check:
     """What a run measured of the released step itself, on each dataset that the policy names by its root."""
     said = []
     for root, limit in sorted(limits.items()):
-        measured = [
-            entry
-            for entry in line.evals
-            if entry.predicate["step"] == line.step and entry.predicate["dataset"]["dataset"]["root"] == root
-        ]
-        if not measured:
+        measured = eval_of(line, root)
+        if measured is None:
             return Check("max-loss", False, f"the released step was not measured on dataset {root[:16]}…", "POLICY")
-        mean = f64_from_hex(measured[-1].predicate["computed"]["mean"])
+        mean = f64_from_hex(measured.predicate["computed"]["mean"])
         if not mean <= limit:  # a NaN is no result
-            detail = f"{mean:.4f} nats per token on dataset {root[:16]}…, {limit:g} are allowed ({measured[-1]})"
+            detail = f"{mean:.4f} nats per token on dataset {root[:16]}…, {limit:g} are allowed ({measured})"
             return Check("max-loss", False, detail, "POLICY")
         said.append(f"{mean:.4f} of at most {limit:g} on {root[:16]}…")
     return Check("max-loss", True, "; ".join(said) or "the policy names no dataset", "POLICY")

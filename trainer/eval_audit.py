@@ -10,6 +10,7 @@ from typing import Any
 
 from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import jcs, merkle
+from bitwitness.ledger.audit_rules import EVAL_PART
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import records
@@ -21,7 +22,7 @@ from .sample import Unit
 from .state import State
 from .step import Tap, Workspace
 
-EVAL = "eval"
+EVAL = EVAL_PART
 ALL = "all"
 
 Json = dict[str, Any]

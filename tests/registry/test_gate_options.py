@@ -297,8 +297,8 @@ def test_every_rule_has_the_name_of_its_check(registered: Registered) -> None:
         registered.policy.read_text()
         + "min_audited_steps = 1\nmin_audited_fraction = 0.5\nmin_auditors = 1\nmax_status_age = 9\nmin_version = 1\n"
         'max_checkpoint_age = 9\ntrainers = []\npublishers = []\ndatasets = []\ncode = []\nmodels = ["x"]\n'
-        'licenses = []\nprecisions = []\nmax_loss = {}\nrefuse_deprecated = true\nforbidden_versions = ["x/1"]\n'
-        f'forbidden_keys = ["{"ab" * 32}"]\n'
+        'licenses = []\nprecisions = []\nrefuse_deprecated = true\nforbidden_versions = ["x/1"]\n'
+        f'forbidden_keys = ["{"ab" * 32}"]\nmax_loss = {{ "{"ab" * 32}" = 9 }}\nrequire_eval_audit = true\n'
     )
     checks = decide(Request(registered.folder, registered.policy)).checks
     made = [check.name for check in checks if check.category == "POLICY"]

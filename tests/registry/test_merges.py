@@ -427,6 +427,9 @@ def test_only_runs_of_one_model_are_merged(unlike: Project, monkeypatch: pytest.
     with pytest.raises(DerivationRefused, match=r"of another model than run small .*: they differ in rope_theta"):
         derive.merge(unlike, parts)
     derive.merge(unlike, [("small-lm/1", 0.5), ("longer-lm/1", 0.5)], model="long")  # a window is no other function
+    with monkeypatch.context() as patch, pytest.raises(DerivationRefused, match="stand on 2 runs; a bundle can show 1"):
+        patch.setattr(derive, "RUNS_LIMIT", 1)
+        derive.merge(unlike, parts)
     monkeypatch.setattr(derive, "_check_alike", lambda opened: None)
     derive.merge(unlike, parts, model="odd")
     checks = checks_of(unlike, name="odd")
