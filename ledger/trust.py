@@ -141,6 +141,7 @@ POLICY_KEYS: dict[str, dict[str, str]] = {
         "min_auditors": "a whole number",
         "precisions": _TEXTS,
         "max_loss": _NUMBERS,
+        "require_eval_audit": "true or false",
         "forbidden_keys": _HASHES,
         "forbidden_versions": _TEXTS,
         "refuse_deprecated": "true or false",
