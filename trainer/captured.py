@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from bitwitness.kernels.buffers import F32
+from bitwitness.kernels.dropout_rule import dropout_attributes, dropout_key
 from bitwitness.kernels.graph import Dim, Graph, Node, Slot, Table, size
 from bitwitness.kernels.graph_rules import SUMS, GraphError
 from bitwitness.kernels.host import round_f32
@@ -31,14 +32,21 @@ _INPUTS: Mapping[str, tuple[int, ...]] = {"ids": (), "targets": (), "positions":
 _MOST = 1 << 40  # elements of a tensor
 
 
+class NotConfigured(GraphError):
+    """A captured model that is not the one that a run's configuration and seed give, whoever captured it."""
+
+
 class CapturedModel:
     """A captured model as programs; what it is shared with in the trainer is `programs.StepPrograms`."""
 
     def __init__(self, config: RunConfig, graph: Graph) -> None:
-        """Raises GraphError where the graph does not fit the configuration, or itself."""
+        """Raises NotConfigured where the graph does not fit the configuration, GraphError where not itself."""
         if graph.window != config.data.window:
-            raise GraphError(f"the model was captured for windows of {graph.window} tokens, not {config.data.window}")
+            raise NotConfigured(
+                f"the model was captured for windows of {graph.window} tokens, not {config.data.window}"
+            )
         _check_loss(config, graph)
+        _check_dropout(config, graph)
         self.config, self.graph = config, graph
         self.layout = _layout(graph)
         self.gradients = _Gradients(graph, self.layout)
@@ -94,7 +102,30 @@ def _check_loss(config: RunConfig, graph: Graph) -> None:
     wanted = round_f32(config.loss.z_loss)
     for node in (*graph.step, *graph.loss):
         if node.op.startswith("cross_entropy") and node.attributes["z_loss"] != wanted:
-            raise GraphError(f"the model was captured with z_loss = {node.attributes['z_loss']}, not {wanted}")
+            raise NotConfigured(f"the model was captured with z_loss = {node.attributes['z_loss']}, not {wanted}")
+
+
+def _check_dropout(config: RunConfig, graph: Graph) -> None:
+    """Every call of dropout has the key and p that seed and configuration give a layer, and every layer is called."""
+    due, called = {}, set()
+    for layer, p in config.dropout.items():
+        key = dropout_key(config.run.seed, layer)
+        attributes = dropout_attributes(p, key).items()
+        due[key] = {name: round_f32(value) if isinstance(value, float) else value for name, value in attributes}
+    for node in (node for node in graph.step if node.op == "dropout"):
+        key = int(node.attributes["key0"]), int(node.attributes["key1"])
+        if key not in due:
+            raise NotConfigured("the model drops by a key that the seed gives no layer in model.dropout")
+        if node.attributes != due[key]:
+            raise NotConfigured(
+                f"the model drops with p = {node.attributes['p']} where model.dropout gives the layer {due[key]['p']}"
+            )
+        called.add(key)
+    if called != due.keys():
+        layer = next(name for name in config.dropout if dropout_key(config.run.seed, name) not in called)
+        raise NotConfigured(f"the model does not drop in layer {layer}, which model.dropout names")
+    if any(node.op == "dropout" for node in graph.loss):
+        raise NotConfigured("the model drops where it is evaluated")
 
 
 def _layout(graph: Graph) -> Layout:

@@ -30,6 +30,7 @@ _SIZE_LIMIT = 1 << 20
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Module = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,190}\.py:[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+Layer = Annotated[str, Field(pattern=r"^[ -~]*$")]
 Start = Annotated[
     str, Field(pattern=r"^(import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|[A-Za-z0-9._-]{1,64}@[1-9][0-9]{0,9})$")
 ]
@@ -87,6 +88,9 @@ class UserModel(Section):
 
     module: Module = Field(description="FILE.py:CLASS, the file in the project folder")
     arguments: dict[str, bool | int | float | str] = Field(default={}, description="what CLASS is called with")
+    dropout: dict[Layer, Ratio] | None = Field(
+        default=None, description="layer name = p of every Dropout; training fills it in, for the record"
+    )
 
     @model_validator(mode="after")
     def plain(self) -> Self:
@@ -229,6 +233,15 @@ class RunConfig(Section):
             raise ConfigError(f"the model of this run is {self.model.module}, not the built-in one")
         return self.model
 
+    @property
+    def dropout(self) -> dict[str, float]:
+        """p of every dropout layer, by name, as recorded; none in the built-in model."""
+        return (isinstance(self.model, UserModel) and self.model.dropout) or {}
+
+    def with_dropout(self, dropout: dict[str, float] | None) -> RunConfig:
+        """The same with the dropout of the module's layers filled in."""
+        return self.model_copy(update={"model": self.model.model_copy(update={"dropout": dropout})})
+
     def resolved(self) -> dict[str, Any]:
         """Return the whole configuration as ledger JSON: floats as 16 hex digits, tuples as lists."""
         dumped = self.model_dump(exclude_none=True, by_alias=True)
@@ -344,6 +357,15 @@ def _to_ledger(value: Any) -> Any:
     return value
 
 
+def _of_module(name: str, values: Any) -> Any:
+    """The arguments of a module, which mark their floats, or the dropout of its layers, which are floats."""
+    if not isinstance(values, dict):
+        return values
+    if name == "dropout":
+        return {layer: _from_ledger(p, float) for layer, p in values.items()}
+    return {key: _from_ledger(v, float).get("f64", v) if isinstance(v, dict) else v for key, v in values.items()}
+
+
 _HEX = re.compile(r"[0-9a-f]{16}")
 
 
@@ -351,13 +373,8 @@ def _from_ledger(value: Any, kind: Any) -> Any:
     """Turn the hex of binary64 bits back into floats, guided by the declared type of each field."""
     if get_origin(kind) in (Union, UnionType) and isinstance(value, dict):  # the model
         kind = {"decoder": Model, "module": UserModel}[_kind(value)]
-    if kind is UserModel and isinstance(value.get("arguments"), dict):
-        arguments = value["arguments"].items()
-        return value | {
-            "arguments": {
-                name: _from_ledger(v, float).get("f64", v) if isinstance(v, dict) else v for name, v in arguments
-            }
-        }
+    if kind is UserModel:
+        return value | {name: _of_module(name, value[name]) for name in ("arguments", "dropout") if name in value}
     if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
         fields = kind.model_fields
         return {

@@ -59,6 +59,8 @@ def _values(kind: Any) -> str:
     if origin is tuple:
         return "list of text"
     values = [item for item in arguments if item is not type(None)]
+    if any(get_origin(item) is dict for item in values):
+        return "table"
     if all(isinstance(item, (str, int)) for item in values):
         return ", ".join(f"`{str(item).lower() if isinstance(item, bool) else item}`" for item in values)
     return "text"

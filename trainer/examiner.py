@@ -17,6 +17,7 @@ from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import eval_audit, own_model, records
+from .captured import NotConfigured
 from .data import DataError, DatasetDamaged, DocumentErased, WindowStream
 from .data.reads import training_dataset, training_windows
 from .history import RunHistory
@@ -98,6 +99,11 @@ class Examiner:
             workspace = replay_workspace(self.material, self.history, threads, windows_at_once, taps=True)
         except OtherArithmetic as error:
             return _Problem("inconclusive", str(error))
+        except NotConfigured as error:  # the trainer's own build would have refused it
+            first = self.history.first
+            digest = self.history.state(first).digest
+            self.faults.append(Fault(first, "model", str(error)[:200], digest, digest))
+            return _Problem("inconclusive", "the captured model is not what configuration and seed give", str(error))
         self.workspace = workspace
         if records.rope_digest(workspace.programs.tables) != self.history.genesis["constants"].get("rope"):
             first = self.history.first

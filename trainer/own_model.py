@@ -13,8 +13,9 @@ from functools import cached_property
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bitwitness.kernels.dropout_rule import dropout_key
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
 from bitwitness.ledger import durable, jcs
@@ -25,6 +26,9 @@ from bitwitness.ledger.regular_file import read_regular
 from .captured import CapturedModel
 from .config import RunConfig, UserModel
 from .history import RunHistory
+
+if TYPE_CHECKING:
+    import torch
 
 _SOURCE_LIMIT = 1 << 20
 _NAME = "bitwitness_own_model"
@@ -46,7 +50,10 @@ class ModelUnavailable(BitwitnessError):
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A captured model: its programs, its canonical JSON, and the SHA-256 of the file that it came from."""
+    """A captured model: its programs, its canonical JSON, and the SHA-256 of the file that it came from.
+
+    `programs.config` is the run's configuration with what the record says of the model (its dropout) filled in.
+    """
 
     programs: CapturedModel
     data: bytes
@@ -102,7 +109,35 @@ def load(root: Path, config: RunConfig) -> OwnModel:
     if len(data) > MODEL_LIMIT:
         raise ModelError(f"{model.file} is captured into {len(data)} bytes; auditors read at most {MODEL_LIMIT}")
     # Read as auditors will read it, so that nobody trains what no audit takes.
-    return OwnModel(CapturedModel(config, Graph.from_json(jcs.parse(data))), data, hashlib.sha256(source).hexdigest())
+    read = Graph.from_json(jcs.parse(data))
+    config = _with_dropout(config, model.file, _dropout(made, read, config.run.seed))
+    return OwnModel(CapturedModel(config, read), data, hashlib.sha256(source).hexdigest())
+
+
+def _dropout(made: torch.nn.Module, graph: Graph, seed: int) -> dict[str, float]:
+    """The layers that drop in training, and their p."""
+    from bitwitness.kernels import nn
+
+    keys = {(node.attributes["key0"], node.attributes["key1"]) for node in graph.step if node.op == "dropout"}
+    layers = (module for module in made.modules() if isinstance(module, nn.Dropout))
+    return {layer.name: layer.p for layer in layers if dropout_key(seed, layer.name) in keys}
+
+
+def _with_dropout(config: RunConfig, file: str, found: dict[str, float]) -> RunConfig:
+    """The configuration with the dropout of the model, which stands in the record for everyone to read."""
+    given = config.dropout
+    if given and given != found:
+        odd = min(name for name in given.keys() | found.keys() if given.get(name) != found.get(name))
+        said, has = (f"p = {each[odd]}" if odd in each else "none" for each in (given, found))
+        raise ModelError(f"{file}: Dropout {odd!r} is {has} there, {said} in model.dropout; leave model.dropout out")
+    return config.with_dropout(found)
+
+
+def as_recorded(config: RunConfig, recorded: RunConfig) -> RunConfig:
+    """A configuration whose file leaves out what the record says of the model; require_same compares the model."""
+    if isinstance(config.model, UserModel) and isinstance(recorded.model, UserModel) and config.model.dropout is None:
+        return config.with_dropout(recorded.model.dropout)
+    return config
 
 
 def require_same(own: OwnModel | None, recorded: Json | None, config: RunConfig) -> None:

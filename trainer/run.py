@@ -136,15 +136,16 @@ def train(
             )
         if existing is None and resume:
             raise BitwitnessError(f"run {config.run.name} is not in the ledger; leave out --resume to begin it")
-        if existing is not None and existing.config != config:
+        if existing is not None and (asked := own_model.as_recorded(config, existing.config)) != existing.config:
             raise BitwitnessError(
                 f"the configuration differs from the one that run {config.run.name} began with: "
-                f"{_difference(existing.config, config)}"
+                f"{_difference(existing.config, asked)}"
             )
         if existing is None:
             verified_leaves(project, ledger)  # nobody trains for days onto a log that is broken
         own = own_model.load(project.root, config) if isinstance(config.model, UserModel) else None
         programs = None if own is None else own.programs
+        config = config if programs is None else programs.config
         if existing is not None:
             existing = open_verified_run(project, ledger, config.run.name)
             require_record(existing, ledger.origin)

@@ -96,4 +96,6 @@ def model_of(project: Project, start: str) -> Model | UserModel:
     if start.startswith(_IMPORT) or "@" not in start:
         return find_import(project, start.removeprefix(_IMPORT)).model
     with project.open_ledger() as ledger:
-        return open_run(ledger, start.partition("@")[0]).config.model
+        config = open_run(ledger, start.partition("@")[0]).config
+    # What the record says of the parent's layers follows anew from the file.
+    return config.with_dropout(None).model if isinstance(config.model, UserModel) else config.model

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bitwitness.kernels import torch_ops
+from bitwitness.kernels.dropout_rule import dropout_attributes
 from bitwitness.kernels.reduce import sum_f64
 
 torch_ops.register()
@@ -199,7 +200,7 @@ class Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor, p: float, key: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(places)
-        ctx.attributes = {"p": p, "scale": 1.0 / (1.0 - p), "key0": key[0], "key1": key[1]}
+        ctx.attributes = dropout_attributes(p, key)
         return ops.dropout(x, places, **ctx.attributes)  # type: ignore[no-any-return]
 
     @staticmethod

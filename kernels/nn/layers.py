@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bitwitness.kernels import philox
+from bitwitness.kernels.dropout_rule import dropout_key
 from bitwitness.kernels.errors import KernelError, ShapeError
 from bitwitness.kernels.initial import Initial
 
@@ -264,7 +264,7 @@ class Dropout(torch.nn.Module):
         flat = _rows(x, x.shape[-1])
         if flat.shape[0] != rows.rows:
             raise ShapeError(f"Dropout got {list(x.shape)}, where the call has {rows.rows} tokens")
-        key = philox.derive_key(rows.seed, "dropout", self.name)
+        key = dropout_key(rows.seed, self.name)
         return _call(functions.Dropout, flat, rows.places, self.p, key).view(x.shape)
 
     def extra_repr(self) -> str:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bitwitness.kernels import nn
+from bitwitness.kernels.dropout_rule import dropout_key
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
 from bitwitness.kernels.graph_rules import MOST_CALLS, GraphError
@@ -25,12 +26,15 @@ from bitwitness.trainer.captured import CapturedModel
 from bitwitness.trainer.config import ConfigError, RunConfig, config_from_ledger, parse_config
 from bitwitness.trainer.data import Dataset, WindowStream
 from bitwitness.trainer.history import open_run
+from bitwitness.trainer.recheck import recheck
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import State, initial_state
 from bitwitness.trainer.step import Workspace, step
+from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_table
 from .own_models import GPT, LLAMA
+from .served import stranger
 from .test_run import roots
 from .test_run_bfp import Stop, stop_after
 
@@ -154,6 +158,26 @@ def test_a_changed_file_is_refused_at_resume(tmp_path: Path) -> None:
         train(made, config, threads=2, resume=True)
     (made.root / "gpt.py").write_text(GPT)
     assert train(made, config, threads=2, resume=True).outcome == "completed"
+
+
+def test_the_record_says_what_every_layer_drops(project: Project, tmp_path: Path) -> None:
+    """Training fills it in; a file may say it, and then it must be so."""
+    config = own_model.load(project.root, own_config("gpt.py:GPT", {"p": 0.3})).programs.config
+    assert config.dropout == {"drop": 0.3, "block.drop": 0.3, "last.drop": 0.3}
+    assert config_from_ledger(config.resolved()) == config
+    assert own_model.load(project.root, config).programs.config == config
+    assert own_model.load(project.root, own_config("gpt.py:GPT", {"p": 0.0})).programs.config.dropout == {}
+    assert own_model.load(project.root, own_config("llama.py:Llama", ARGUMENTS)).programs.config.dropout == {}
+    for wrong, said in (
+        ({"drop": 0.3}, "'block.drop' is p = 0.3 there, none"),
+        ({**config.dropout, "x": 0.5}, "'x' is none"),
+    ):
+        with pytest.raises(own_model.ModelError, match=said):
+            own_model.load(project.root, config.with_dropout(wrong))
+    table = small_table()
+    table["model"] = {"module": "gpt.py:GPT", "dropout": {"drop": 1.0}}
+    with pytest.raises(ConfigError, match=r"model.dropout.drop"):
+        parse_config(table, where="test")
 
 
 def test_the_configuration_comes_back_from_the_ledger() -> None:
@@ -307,9 +331,49 @@ def other_z_loss(graph: dict[str, Any]) -> None:
     next(calls(graph, "cross_entropy_loss", "loss"))["attributes"]["z_loss"] = "3f800000"
 
 
+def other_seeds_key(graph: dict[str, Any]) -> None:
+    """The masks of another seed, in every call of every layer."""
+    for call in calls(graph, "dropout"):
+        layers = {dropout_key(7, name): name for name in ("drop", "block.drop", "last.drop")}
+        key = dropout_key(8, layers[call["attributes"]["key0"], call["attributes"]["key1"]])
+        call["attributes"] |= {"key0": key[0], "key1": key[1]}
+
+
+def other_p(graph: dict[str, Any]) -> None:
+    for call in calls(graph, "dropout"):
+        call["attributes"] |= {"p": "3e800000", "scale": "3faaaaab"}  # 0.25, 4/3
+
+
+def other_scale(graph: dict[str, Any]) -> None:
+    next(calls(graph, "dropout"))["attributes"]["scale"] = "3f800000"
+
+
+def drop_nothing(graph: dict[str, Any]) -> None:
+    """In one layer the mask is that of another, so that its own is never drawn."""
+    keys = [dropout_key(7, name) for name in ("drop", "last.drop")]
+    for call in calls(graph, "dropout"):
+        if (call["attributes"]["key0"], call["attributes"]["key1"]) == keys[0]:
+            call["attributes"] |= {"key0": keys[1][0], "key1": keys[1][1]}
+
+
+def drop_in_evaluation(graph: dict[str, Any]) -> None:
+    """In the place of a GELU."""
+    call = next(calls(graph, "gelu", "loss"))
+    (x, y), rows = call["operands"], {"read": "places", "shape": ["24W", 3]}
+    shape = ["24W", 64]
+    drop = next(calls(graph, "dropout"))
+    call |= {"op": "dropout", "attributes": drop["attributes"], "version": drop["version"]}
+    call["operands"] = [{**x, "shape": shape}, rows, {**y, "shape": shape}]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (other_seeds_key, "by a key that the seed gives no layer"),
+        (other_p, "drops with p = 0.25 where model.dropout gives the layer 0.1"),
+        (other_scale, "drops with p = 0.1"),
+        (drop_nothing, "does not drop in layer drop,"),
+        (drop_in_evaluation, "drops where it is evaluated"),
         (own_loss, "not those of one cross_entropy_loss"),
         (told_by_another, "not those of one cross_entropy_loss"),
         (swapped_losses, "is written by cross_entropy_loss where"),
@@ -331,8 +395,8 @@ def test_a_program_that_is_no_step_is_refused(
     project: Project, change: Callable[[dict[str, Any]], None], reason: str
 ) -> None:
     """A trainer may store what he likes, as long as his genesis commits to it; an audit must not pass it."""
-    config = own_config("gpt.py:GPT")
-    graph = json.loads(own_model.load(project.root, config).data)
+    own = own_model.load(project.root, own_config("gpt.py:GPT"))
+    config, graph = own.programs.config, json.loads(own.data)
     assert CapturedModel(config, Graph.from_json(graph))
     change(graph)
     with pytest.raises(GraphError, match=reason) as error:
@@ -340,22 +404,51 @@ def test_a_program_that_is_no_step_is_refused(
     assert "\n" not in str(error.value)
 
 
-def test_an_audit_of_a_program_that_is_no_step_covers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer's own build lets it pass; the auditor's does not."""
-    made = make_project(tmp_path / "project")
+def train_lax(made: Project, change: Callable[[dict[str, Any]], None], *checks: str, **run: Any) -> None:
+    """A trainer whose own build lets pass what he makes of the model; it does not `checks`."""
     (made.root / "gpt.py").write_text(GPT)
     honest = own_model.load
 
     def load(root: Path, config: RunConfig) -> own_model.OwnModel:
         own = honest(root, config)
         graph = json.loads(own.data)
-        own_loss(graph)
-        return own_model.OwnModel(CapturedModel(config, Graph.from_json(graph)), jcs.encode(graph), own.source)
+        change(graph)
+        programs = CapturedModel(own.programs.config, Graph.from_json(graph))
+        return own_model.OwnModel(programs, jcs.encode(graph), own.source)
 
-    with monkeypatch.context() as lax:
+    with pytest.MonkeyPatch.context() as lax:
         lax.setattr(own_model, "load", load)
-        lax.setattr("bitwitness.kernels.graph.check_rules", lambda graph: None)
-        assert train(made, own_config("gpt.py:GPT", steps=2, eval_every=1), threads=1).outcome == "completed"
+        for check in checks:
+            lax.setattr(check, lambda *given: None)
+        assert train(made, own_config("gpt.py:GPT", steps=2, **run), threads=1).outcome == "completed"
+
+
+def test_an_audit_of_a_program_that_is_no_step_covers_nothing(tmp_path: Path) -> None:
+    made = make_project(tmp_path / "project")
+    train_lax(made, own_loss, "bitwitness.kernels.graph.check_rules", eval_every=1)
     report = audit(made, "r", samples=2, threads=1)
     assert report.result == "inconclusive" and report.compared == ()
     assert "not those of one cross_entropy_loss" in str(report.units[0].detail)
+
+
+@pytest.mark.parametrize("change", [other_seeds_key, other_p])
+def test_an_audit_finds_masks_that_are_not_those_of_configuration_and_seed(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """The chain replays to the last bit, with a program that nobody's configuration and seed give."""
+    made = make_project(tmp_path / "project")
+    train_lax(made, change, "bitwitness.trainer.captured._check_dropout")
+    with pytest.MonkeyPatch.context() as lax:  # as an audit would pass it that does not look
+        lax.setattr("bitwitness.trainer.captured._check_dropout", lambda *given: None)
+        assert audit(made, "r", samples=2, threads=1).result == "match"
+    report = audit(made, "r", samples=2, threads=1)
+    assert report.result == "mismatch" and report.compared == ()
+    (unit,) = (unit for unit in report.units if unit.found is not None)
+    assert (unit.unit.first, unit.unit.last) == (0, 0) and unit.found is not None and unit.found["field"] == "model"
+    assert "the model drops" in str(unit.reason)
+    # Whoever called it a match is refuted.
+    alice = stranger(made, tmp_path / "alice")
+    with made.open_ledger() as ledger:
+        (first,) = ledger.connection.execute("SELECT min(entry) FROM audits").fetchone()
+    found = recheck(LocalVenue(made, alice), str(first), threads=1)
+    assert found.result == "refuted" and "steps 0 to 0: it says match, the replay mismatch" in str(found.reason)
