@@ -47,7 +47,7 @@ def test_the_demo_runs_from_data_to_proof(tmp_path: Path) -> None:
         env={**os.environ, "PATH": path, "PORT": str(port)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     held_out = re.search(r"held-out ([0-9.]+) nats/token", done.stdout)

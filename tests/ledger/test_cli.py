@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -359,7 +360,14 @@ def test_ctrl_c_is_one_line_whenever_it_comes(
             "from bitwitness.ledger.command import main\n"
             f"sys.argv = ['ledger', '--version']\nmain()\n{after}\n"
         )
-        result = subprocess.run([sys.executable, "-c", script], cwd=sample, capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=sample,
+            capture_output=True,
+            text=True,
+            # A shell starts what it runs in the background with the signal ignored, and a child inherits that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         assert (result.returncode, result.stderr) == (130, "interrupted\n")
 
 
