@@ -18,8 +18,8 @@ import numpy as np
 
 from bitwitness.kernels import dispute, trace
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.trace import CHUNK_BYTES, Place, first_difference
-from bitwitness.kernels.trace_file import DTYPES, Array, TraceFile, bits, program_json
+from bitwitness.kernels.trace import Place, first_difference
+from bitwitness.kernels.trace_file import CHUNK_BYTES, DTYPES, Array, TraceFile, bits, program_json
 from bitwitness.kernels.trace_record import TraceRecord, operand_name
 
 

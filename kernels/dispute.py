@@ -16,8 +16,8 @@ from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Call, Executor, ProgramBuilder
 from bitwitness.kernels.stepwise import all_buffers, run_calls
-from bitwitness.kernels.trace import CHUNK_BYTES, apply_action, empty_slots
-from bitwitness.kernels.trace_file import DTYPES, Array, Slot, TraceFile, bits
+from bitwitness.kernels.trace import apply_action, empty_slots
+from bitwitness.kernels.trace_file import CHUNK_BYTES, DTYPES, Array, Slot, TraceFile, bits
 
 
 def extract(

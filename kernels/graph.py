@@ -14,6 +14,7 @@ code is in it: `Graph.from_json` takes it from anyone.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import struct
@@ -123,9 +124,10 @@ class Graph:
         """Read what `to_json` wrote. Raises GraphError."""
         try:
             graph = _graph(data)
-        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+            same = _text_of(graph.to_json()) == _text_of(data)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, struct.error) as error:
             raise GraphError(f"not a captured model: {type(error).__name__} {error}") from None
-        if graph.to_json() != data:
+        if not same:
             raise GraphError("not a captured model: it holds more than this form has")
         _check(graph)
         check_rules(graph)
@@ -218,7 +220,7 @@ def _node(data: Any) -> Node:
         for name, kind in operator.attributes.items()
     }
     slots = tuple(
-        Slot(tuple(_shape(dim) for dim in s["shape"]), _source(s.get("read")), s.get("write"))
+        Slot(tuple(_shape(dim) for dim in _items(s["shape"])), _source(s.get("read")), _target(s.get("write")))
         for s in _items(data["operands"])
     )
     if len(slots) != len(operator.operands):
@@ -258,6 +260,15 @@ def _source(value: Any) -> Source | None:
     if isinstance(value, list):
         return tuple(_text(name) for name in value)
     return value if value is None or isinstance(value, str) else _natural(value)
+
+
+def _target(value: Any) -> int | str | None:
+    return value if value is None or isinstance(value, str) else _natural(value)
+
+
+def _text_of(data: Any) -> str:
+    """JSON as text: true is not 1 there."""
+    return json.dumps(data, sort_keys=True)
 
 
 def _initial(data: Any) -> Initial:
@@ -329,7 +340,7 @@ def _written(graph: Graph, nodes: Sequence[Node], shapes: Mapping[str, tuple[int
                 if slot.write not in OUTPUTS or slot.write in outputs:
                     raise GraphError(f"not a captured model: there is no output {slot.write!r}, or it is written twice")
                 outputs.add(slot.write)
-            elif _natural(slot.write) in known:
+            elif slot.write in known:
                 raise GraphError(f"not a captured model: value {slot.write} is written twice")
             else:
                 known.add(slot.write)

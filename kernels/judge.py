@@ -75,8 +75,18 @@ def judge(file: Path, *, threads: int, program: Path | None = None) -> Judgement
         raise NoReferee(f"{command[0]}: {(error.strerror or str(error)).lower()}") from None
     if done.returncode not in (0, 1):
         raise KernelError(done.stderr.strip() or f"the referee ended with status {done.returncode}")
+    return Judgement(done.returncode, facts_of(done.stdout, command[0]), claims)
+
+
+def facts_of(said: str, program: str) -> tuple[Mapping[str, Any], ...]:
+    """What a program said, line by line. Raises KernelError where that is not what the referee says."""
     try:
-        facts = tuple(json.loads(line) for line in done.stdout.splitlines())
-    except ValueError:
-        raise KernelError(f"{command[0]} does not speak as the referee does: is it one?") from None
-    return Judgement(done.returncode, facts, claims)
+        facts = tuple(json.loads(line) for line in said.splitlines())
+    except (ValueError, RecursionError):
+        facts = (None,)
+    for fact in facts:
+        if not isinstance(fact, dict) or not isinstance(fact.get("fact"), str):
+            raise KernelError(f"{program} does not speak as the referee does: is it one?")
+        if fact["fact"] == "chunk" and not isinstance(fact.get("hash"), str):
+            raise KernelError(f"{program} names no hash of the chunk: is it the referee?")
+    return facts

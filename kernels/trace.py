@@ -24,8 +24,6 @@ from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Executor
 from bitwitness.kernels.trace_file import DTYPES, Array, TraceFile, canonical
 
-CHUNK_BYTES = 65536
-
 
 @dataclass(frozen=True)
 class Trace:

@@ -24,6 +24,8 @@ from bitwitness.kernels.program import Buffer, Program, ProgramBuilder
 SCRIPT_KEY = "bitwitness.trace/1"
 DTYPES: Mapping[str, Any] = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2")}
 NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+CHUNK_BYTES = 65536
 MOST_HEADER = 1 << 26
 MOST_ELEMENTS = 1 << 40
 
@@ -102,7 +104,7 @@ def program_of(value: Mapping[str, Any]) -> Program:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TraceFileError(f"a program is malformed: {error!r}") from error
     program = builder.build()
-    if program_json(program) != value:
+    if canonical(program_json(program)) != canonical(value):  # 1 is not true
         raise TraceFileError("a program is not in the form that it would be written in")
     return program
 
@@ -164,12 +166,24 @@ def parse_canonical(text: str, where: str) -> Any:
     """Parse JSON that must be its own canonical form. Raises TraceFileError."""
     try:
         value = json.loads(text)
-        same = canonical(value) == text
+        same = canonical(value) == text and _is_plain(value)
     except (ValueError, RecursionError) as error:
         raise TraceFileError(f"{where}: the JSON cannot be read: {error}") from error
     if not same:
-        raise TraceFileError(f"{where}: the JSON is not in canonical form")
+        raise TraceFileError(
+            f"{where}: the JSON is not in canonical form, or holds more than printable ASCII and integers below 2^53"
+        )
     return value
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, str):
+        return value.isascii() and value.isprintable()
+    return type(value) is int and -(1 << 53) < value < 1 << 53
 
 
 def of_script(script: str, where: str) -> TraceFile:
@@ -210,10 +224,77 @@ def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFil
     for slot in value["slots"]:
         if not isinstance(slot, dict) or slot.keys() != {"dtype", "name", "shape"} or not _is_shape(slot["shape"]):
             raise TraceFileError(f"{where}: a slot must have dtype, name and shape")
-        if slot["dtype"] not in DTYPES:
+        if not isinstance(slot["dtype"], str) or slot["dtype"] not in DTYPES:
             raise TraceFileError(f"{where}: a slot is F32, I32 or I16")
         slots.append(Slot(str(slot["name"]), slot["dtype"], tuple(slot["shape"])))
     if len({slot.name for slot in slots}) < len(slots) or not all(NAME.fullmatch(slot.name) for slot in slots):
         raise TraceFileError(f"{where}: every slot has a name of its own, of A-Z a-z 0-9 . _ / -")
     programs = [program_of(program) for program in value["programs"]]
-    return TraceFile(tensors, slots, programs, value["commitments"], value["actions"])
+    file = TraceFile(tensors, slots, programs, value["commitments"], value["actions"])
+    memory = {slot.name: slot for slot in slots}
+    for number, commitment in enumerate(file.commitments):
+        if not _is_commitment(commitment, memory):
+            raise TraceFileError(f"{where}: commitment {number} is not one of tensors that lie in slots")
+    for number, action in enumerate(file.actions):
+        if not _is_action(action, file, memory):
+            raise TraceFileError(f"{where}: action {number} is not one that docs/formats/trace.md has")
+    return file
+
+
+def _is_commitment(value: object, memory: Mapping[str, Slot]) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"tensors", "type"} or not isinstance(value["type"], str):
+        return False
+    return isinstance(value["tensors"], list) and all(_is_part(tensor, memory) for tensor in value["tensors"])
+
+
+def _is_part(value: object, memory: Mapping[str, Slot]) -> bool:
+    """Whether a tensor of a commitment has a name, and lies in a slot."""
+    if not isinstance(value, dict) or value.keys() != {"name", "offset", "shape", "slot"}:
+        return False
+    if not isinstance(value["name"], str) or not NAME.fullmatch(value["name"]) or not _is_shape(value["shape"]):
+        return False
+    slot = _named(memory, value["slot"])
+    return slot is not None and _is_count(value["offset"], 0, math.prod(slot.shape) - math.prod(value["shape"]))
+
+
+def _is_action(value: object, file: TraceFile, memory: Mapping[str, Slot]) -> bool:
+    if not isinstance(value, dict):
+        return False
+    keys = value.keys()
+    if keys == {"load", "tensor"}:
+        return _named(memory, value["load"]) is not None and isinstance(value["tensor"], str)
+    if keys == {"zero"}:
+        return _named(memory, value["zero"]) is not None
+    if keys == {"run", "with"}:
+        slots = value["with"]
+        return (
+            _is_count(value["run"], 0, len(file.programs) - 1)
+            and isinstance(slots, list)
+            and (all(_named(memory, slot) is not None for slot in slots))
+        )
+    if keys in ({"commit", "label"}, {"commit", "expected", "label"}):
+        return (
+            _is_count(value["commit"], 0, len(file.commitments) - 1)
+            and isinstance(value["label"], str)
+            and ("expected" not in keys or _is_hash(value["expected"]))
+        )
+    if keys != {"begin", "chunk", "claims", "end"}:
+        return False
+    slot, claims = _named(memory, value["chunk"]), value["claims"]
+    if slot is None or not isinstance(claims, dict) or not all(map(_is_hash, claims.values())):
+        return False
+    size, most = math.prod(slot.shape), CHUNK_BYTES // DTYPES[slot.dtype].itemsize
+    begin, end = value["begin"], value["end"]
+    return _is_count(begin, 0, size - 1) and _is_count(end, begin + 1, min(size, begin + most))
+
+
+def _named(memory: Mapping[str, Slot], name: object) -> Slot | None:
+    return memory.get(name) if isinstance(name, str) else None
+
+
+def _is_count(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None

@@ -17,8 +17,8 @@ from typing import Any
 from bitwitness.kernels import trace_file
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
-from bitwitness.kernels.trace import CHUNK_BYTES, Place, Trace, chunk_hashes, outline, script_leaf, tree_root
-from bitwitness.kernels.trace_file import DTYPES, Array, TraceFile, canonical, parse_canonical
+from bitwitness.kernels.trace import Place, Trace, chunk_hashes, outline, script_leaf, tree_root
+from bitwitness.kernels.trace_file import CHUNK_BYTES, DTYPES, Array, TraceFile, canonical, parse_canonical
 
 FORMAT = "bitwitness.step-trace/1"
 TRACE, STEP, VALUES = "trace.json", "step.safetensors", "values.safetensors"

@@ -52,7 +52,7 @@ def read_manifest(path: Path | None = None) -> dict[str, str]:
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))
         return {str(row["path"]): str(row["sha256"]) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CodeError(f"{file}: the code manifest is damaged; install bitwitness again") from None
 
 

@@ -61,7 +61,7 @@ class Commitment:
     root: str
 
     def __post_init__(self) -> None:
-        if self.type not in TYPES:
+        if not isinstance(self.type, str) or self.type not in TYPES:
             raise CommitmentError(f"unknown type {self.type!r}")
         if type(self.size) is not int or not 0 <= self.size <= jcs.MAX_INTEGER:
             raise CommitmentError(f"the size {self.size!r} is not an integer from 0 to 2^53-1")

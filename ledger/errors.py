@@ -6,13 +6,22 @@ message is one line that a user can act on; subclasses carry the values, so that
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class BitwitnessError(Exception):
     """Something could not be done or checked. The command line prints the message and exits with
     `exit_code`.
+
+    The message may quote what a stranger wrote, so whatever that is, it stays one printable line of at most `longest`
+    characters: too long a one loses its middle.
     """
 
     exit_code: int = 2
+    longest: ClassVar[int] = 590
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_line(message, self.longest))
 
 
 class Stopped(BitwitnessError):
@@ -30,19 +39,17 @@ class FoundWrong(BitwitnessError):
 
 
 class FormatError(FoundWrong):
-    """Bytes that do not follow a format of docs/formats. `where` names the part, `reason` what is wrong.
-
-    Both quote what a stranger wrote, so they stay one line that a person reads: too long a text loses its middle.
-    """
+    """Bytes that do not follow a format of docs/formats. `where` names the part, `reason` what is wrong."""
 
     def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = _line(where), _line(reason)
+        self.where, self.reason = _line(where, 280), _line(reason, 280)
         super().__init__(f"{self.where}: {self.reason}")
 
 
-def _line(text: str) -> str:
+def _line(text: str, most: int) -> str:
+    text = str(text)
     text = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text if len(text) <= 280 else f"{text[:180]} … {text[-90:]}"
+    return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-(most // 3 - 3) :]}"
 
 
 class JsonError(FormatError):

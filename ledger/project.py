@@ -136,12 +136,12 @@ class Project:
         path = folder / CONFIG
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # ValueError: of TOML, of UTF-8, of a number too long
             raise ProjectError(path, f"not readable as TOML: {error}") from None
         unknown = sorted(table.keys() - {"format", "paths", "aliases"})
         if unknown:
             raise ProjectError(path, f"unknown key {unknown[0]}")
-        if table.get("format") != FORMAT:
+        if table.get("format") != FORMAT or type(table["format"]) is not int:
             raise ProjectError(path, f"format = {table.get('format')!r} is not {FORMAT}, which this program knows")
         given = table.get("paths", {})
         if not isinstance(given, dict):

@@ -58,7 +58,7 @@ def check(
     tokenizers.check_settings(
         files.get(tokenizers.TOKENIZER_CONFIG),
         files.get(tokenizers.GENERATION),
-        traced.genesis.predicate["config"]["data"]["window"],
+        _window(traced),
         files.get(tokenizers.TOKENIZER, b""),
     )
     if (data := files.get(card.CARD)) is not None and data != card.card(traced):
@@ -73,6 +73,15 @@ def check(
         slsa.check(data, traced, checkpoint, described_files, publisher.public)
     names = sorted(files.keys() - {oms.FILE_NAME})
     return f"{', '.join(names)}: what follows from the bundle" if names else "no file beside those of the release"
+
+
+def _window(traced: Lineage) -> int:
+    """The tokens of a window, by the run's configuration, which is whatever its trainer wrote there."""
+    data = traced.genesis.predicate["config"].get("data")
+    window = data.get("window") if isinstance(data, dict) else None
+    if type(window) is not int:
+        raise CompanionRefused("the run's configuration names no window, which the tokenizer's settings follow from")
+    return window
 
 
 def check_oms(data: bytes | None, digests: Mapping[str, str], policy: Policy) -> list[Check]:

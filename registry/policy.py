@@ -179,7 +179,7 @@ def parse_policy(data: bytes, path: Path) -> Policy:
         fields = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise PolicyError(path, "is not UTF-8 text") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: of TOML, or of a number too long
         raise PolicyError(path, f"is not TOML: {error}") from error
     try:
         return Policy.model_validate(fields)

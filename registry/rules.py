@@ -351,7 +351,8 @@ def _code(line: RunLine) -> set[str]:
 
 
 def _precision(line: RunLine) -> set[str]:
-    return {str(line.genesis.predicate["config"].get("run", {}).get("precision"))}
+    run = line.genesis.predicate["config"].get("run")  # whatever its trainer wrote there
+    return {str(run.get("precision") if isinstance(run, dict) else None)[:40]}
 
 
 def _forbidden_versions(lineage: Lineage, forbidden: Sequence[str]) -> Check:

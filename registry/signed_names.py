@@ -63,22 +63,16 @@ class Signed:
 
     def alias_word(self, model: str, alias: str) -> Word | None:
         """The newest word on an alias of this model, if it says that the alias names a release."""
-        spoken = [
-            word
-            for word in self.words
-            if word.said.get("alias") == alias and self.releases[word.said["release"]].said["model"] == model
-        ]
-        return spoken[-1] if spoken and spoken[-1].said["statement"] == "alias" else None
+        return self.aliases().get((model, alias))
 
     def aliases(self) -> dict[tuple[str, str], Word]:
         """The word that counts for every (model, alias)."""
-        names = {
-            (str(self.releases[word.said["release"]].said["model"]), str(word.said["alias"])): None
+        newest = {
+            (str(self.releases[word.said["release"]].said["model"]), str(word.said["alias"])): word
             for word in self.words
             if "alias" in word.said
         }
-        found = {name: self.alias_word(*name) for name in names}
-        return {name: word for name, word in found.items() if word is not None}
+        return {name: word for name, word in newest.items() if word.said["statement"] == "alias"}
 
     def version(self, model: str, version: int | None) -> Release | None:
         """A released version, the newest with ``version`` None."""

@@ -66,10 +66,7 @@ def write(traced: Lineage, checkpoint: str, files: Mapping[str, str], publisher:
 def check(data: bytes, traced: Lineage, checkpoint: str, files: Mapping[str, str], publisher: PublicKey) -> str:
     """One line if the file is what `write` gives, signed by the key that signed the release; raises SlsaRefused."""
     payload = jcs.encode(statement(traced, checkpoint, files))
-    try:
-        signature = base64.b64decode(json.loads(data)["signatures"][0]["sig"], validate=True)
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise SlsaRefused(f"{FILE_NAME} is not one DSSE envelope") from error
+    signature = _signature(data)
     if data != _line(payload, publisher.keyid, signature):
         raise SlsaRefused(f"{FILE_NAME} does not say what follows from the bundle and the files beside it")
     try:
@@ -77,6 +74,16 @@ def check(data: bytes, traced: Lineage, checkpoint: str, files: Mapping[str, str
     except SignatureError as error:
         raise SlsaRefused(f"{FILE_NAME} is not signed by the publisher of the release") from error
     return f"SLSA provenance of {len(files)} files follows from the bundle"
+
+
+def _signature(data: bytes) -> bytes:
+    """The signature that the file carries, unchecked."""
+    if jcs.nests_deeper(data, jcs.MAX_DEPTH):
+        raise SlsaRefused(f"{FILE_NAME} is nested too deeply")
+    try:
+        return base64.b64decode(json.loads(data)["signatures"][0]["sig"], validate=True)
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise SlsaRefused(f"{FILE_NAME} is not one DSSE envelope") from error
 
 
 def _line(payload: bytes, keyid: str, signature: bytes) -> bytes:

@@ -86,14 +86,7 @@ def check_settings(config: bytes | None, generation: bytes | None, window: int, 
 
     Raises TokenizerRefused.
     """
-    end = None
-    numbers: dict[str, int] = {}
-    try:
-        numbers = _numbers(tokenizer)
-        if config is not None:
-            end = json.loads(config).get("eos_token")
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-        pass
+    end, numbers = _end_of(config), _numbers(tokenizer)
     if config is not None and ((end is not None and end not in numbers) or config != tokenizer_config(window, end)):
         raise TokenizerRefused(f"{TOKENIZER_CONFIG} does not follow from the run")
     if generation is not None and (config is None or generation != generation_config(numbers.get(end or ""))):
@@ -105,12 +98,34 @@ def end_token(tokenizer: bytes, number: int) -> str | None:
     return {index: token for token, index in _numbers(tokenizer).items()}.get(number)
 
 
+def _end_of(config: bytes | None) -> str | None:
+    """The end token of a tokenizer_config.json; None if it names none, or is no such file."""
+    try:
+        end = None if config is None else json.loads(config).get("eos_token")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return end if isinstance(end, str) and _is_text(end) else None
+
+
 def _numbers(tokenizer: bytes) -> dict[str, int]:
-    """Token → number of a tokenizer.json."""
-    value = json.loads(tokenizer)
-    vocabulary = value["model"]["vocab"]
-    pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((item[0], i) for i, item in enumerate(vocabulary))
-    return {token: number for token, number in pairs} | {item["content"]: item["id"] for item in value["added_tokens"]}
+    """Token → number of a tokenizer.json, of what are tokens and numbers in it; empty where it is no such file."""
+    try:
+        value = json.loads(tokenizer)
+        vocabulary, added = value["model"]["vocab"], value["added_tokens"]
+        pairs = (
+            vocabulary.items() if isinstance(vocabulary, dict) else ((item[0], i) for i, item in enumerate(vocabulary))
+        )
+        found = [*pairs, *((item["content"], item["id"]) for item in added)]
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
+        return {}
+    return {
+        token: number for token, number in found if isinstance(token, str) and _is_text(token) and type(number) is int
+    }
+
+
+def _is_text(token: str) -> bool:
+    """Whether a string can be written: JSON may hold half of a surrogate pair."""
+    return not any("\ud800" <= char <= "\udfff" for char in token)
 
 
 def _alphabet() -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger import merkle
+from bitwitness.ledger.entries import check
 from bitwitness.ledger.envelope import MAX_ENTRY, open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer
@@ -62,7 +63,10 @@ class AuditWork:
         for folder in sorted(root.glob("*")):
             try:
                 intent = read_regular(folder / "intent.json", MAX_ENTRY)
-                open_envelope(intent).verify(auditor.public)
+                opened = open_envelope(intent)
+                opened.verify(auditor.public)
+                if check(opened.statement).name != "audit-intent":  # what else he signed, anyone may put there
+                    continue
             except (OSError, BitwitnessError):
                 continue
             yield cls(intent, ReplayWork.open(folder, merkle.leaf_hash(intent), auditor), resumed=True)

@@ -270,11 +270,11 @@ def load_config(
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not text, but a run's configuration is TOML, as `ledger init` writes it") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: of TOML, or of a number too long
         raise ConfigError(f"{path}: not readable as TOML: {error}") from None
-    if name is not None:
-        table.setdefault("run", {})["name"] = name
-    run = table.get("run")
+    run = table.get("run", {})
+    if name is not None and isinstance(run, dict):
+        table["run"] = run = {**run, "name": name}
     if model_of is not None and "model" not in table and isinstance(run, dict) and isinstance(run.get("from"), str):
         table["model"] = model_of(run["from"]).model_dump()
     return parse_config(table, where=str(path))
@@ -299,7 +299,7 @@ def parse_config(table: dict[str, Any], *, where: str) -> RunConfig:
     model = dict(table.get("model", {})) if isinstance(table.get("model", {}), dict) else table["model"]
     if isinstance(model, dict) and "preset" in model:
         preset = model.pop("preset")
-        if preset not in PRESETS:
+        if not isinstance(preset, str) or preset not in PRESETS:
             raise ConfigError(f"{where}: model.preset = {preset!r} is unknown; choose one of {', '.join(PRESETS)}")
         model = {**PRESETS[preset], **model}
     try:

@@ -120,6 +120,8 @@ def find_import(project: Project, name: str) -> Import:
             raise ImportDamaged(f"{path}: not a record of the format {FORMAT}")
         model = Model.model_validate({**found["model"], **{k: jcs.f64_from_hex(found["model"][k]) for k in _FLOATS}})
         weights = Commitment.from_json(found["weights"], type="weights/1")
+        if not isinstance(found["files"], list) or not all(map(_is_named_file, found["files"])):
+            raise ImportDamaged(f"{path}: files are not a list of name and sha256 each")
         return Import(name, model, weights, found["files"])
     except ImportDamaged:
         raise
@@ -166,6 +168,14 @@ def _imports(project: Project) -> Iterator[Import]:
     for path in sorted(imports_dir(project).glob(f"[!.]*/{RECORD_FILE}")):
         with suppress(BitwitnessError):
             yield find_import(project, path.parent.name)
+
+
+def _is_named_file(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"name", "sha256"}
+        and all(isinstance(v, str) for v in value.values())
+    )
 
 
 _FLOATS = ("rope_theta", "norm_epsilon", "init_std")

@@ -8,7 +8,7 @@ whatever it is called, so no checkpoint is trained as something else than it is.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -102,7 +102,7 @@ def _theta(found: Mapping[str, Any], where: str) -> float:
 
 
 def _number(value: Any, key: str, where: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+    if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:  # not isfinite: an int may be too large
         raise ConfigUnsupported(f"{where}: {key} = {str(value)[:40]!a} is not a positive number")
     return float(value)
 

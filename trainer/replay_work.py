@@ -44,6 +44,12 @@ _SHARE = 20.0
 _LIMIT = 1 << 28
 _DOMAIN = b"bitwitness/audit-work/v1\x00"
 
+_DAMAGE = (
+    *(OSError, BitwitnessError, ValueError, TypeError),
+    *(LookupError, ArithmeticError, AttributeError, RecursionError),
+)
+"""What reading a file that is not as this program writes it may raise."""
+
 Json = dict[str, Any]
 
 
@@ -85,7 +91,7 @@ class ReplayWork:
         work = cls(folder, subject, auditor)
         try:
             work._read()
-        except (OSError, BitwitnessError, ValueError, KeyError, TypeError):
+        except _DAMAGE:
             work = cls(folder, subject, auditor)
         return work
 
@@ -115,7 +121,7 @@ class ReplayWork:
         kept, self._point = self._point, None
         try:
             return self._load(kept, state)
-        except (BitwitnessError, OSError, ValueError, KeyError, TypeError):
+        except _DAMAGE:
             return None
 
     def _load(self, kept: Json, state: State) -> Point | None:
@@ -143,6 +149,8 @@ class ReplayWork:
         self.results = [UnitResult.restored(item) for item in said["results"]]
         self.hashes = [data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE)]
         self.begun, self._point, self._number = int(said["begun"]), said["point"], int(said["number"])
+        if self._point is not None:
+            Unit(**self._point["unit"])  # which it must be
 
     def _signed(self, progress: bytes) -> bytes:
         """What the auditor signs of his progress: it counts for this audit or recheck alone."""

@@ -20,6 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 30, 14, 34
 MAX_BUCKETS = 480
 MAX_ZONES = 240
 MAX_DOTS = 60
+_HIGHEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def loss_chart(
     """
     values = [edge for bucket in buckets for edge in (bucket.low, bucket.high)]
     values += [mark.value for _name, marks in held_out for mark in marks]
-    values = [value for value in values if math.isfinite(value)]
+    # Whoever trained signs any number; what no axis reaches is in the tables beside.
+    values = [value for value in values if _is_drawn(value)]
     if not values:
         return Markup()
     x = step_scale(start, last)
@@ -99,6 +101,10 @@ def loss_chart(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="chart-title chart-text">'
         '<title id="chart-title">Loss by step</title><desc id="chart-text">{}</desc>{}</svg>'
     ).format(WIDTH, HEIGHT, describe(buckets, held_out), Markup("").join(parts))
+
+
+def _is_drawn(value: float) -> bool:
+    return abs(value) <= _HIGHEST  # never so of a NaN
 
 
 def describe(buckets: Sequence[Bucket], held_out: Sequence[tuple[str, Sequence[Mark]]]) -> str:
@@ -122,6 +128,7 @@ def describe(buckets: Sequence[Bucket], held_out: Sequence[tuple[str, Sequence[M
 def nice_ticks(low: float, high: float, wanted: int) -> list[float]:
     """About `wanted` round numbers that reach over [low, high]."""
     span = high - low or abs(high) or 1.0
+    span = max(span, 1e-9 * max(abs(low), abs(high)), 1e-30)  # less, and neighbouring ticks would be one number
     raw = span / wanted
     magnitude = 10.0 ** math.floor(math.log10(raw))
     unit = next(m for m in (1, 2, 2.5, 5, 10) if raw <= m * magnitude) * magnitude
@@ -155,7 +162,7 @@ def _axes(x: Scale, y: Scale, ticks: Sequence[float]) -> Markup:
 
 
 def _training(buckets: Sequence[Bucket], x: Scale, y: Scale) -> list[Markup]:
-    finite = [b for b in buckets if math.isfinite(b.low) and math.isfinite(b.high)]
+    finite = [b for b in buckets if _is_drawn(b.low) and _is_drawn(b.mean) and _is_drawn(b.high)]
     if not finite:
         return []
     parts = []
@@ -194,7 +201,7 @@ def _zones(buckets: Sequence[Bucket], x: Scale, step_href: str) -> list[Markup]:
 
 def _held_out(name: str, marks: Sequence[Mark], number: int, x: Scale, y: Scale) -> Markup:
     """A dashed line through the marks, and dots that lead to their records; of many marks only some have a dot."""
-    finite = thinned([mark for mark in marks if math.isfinite(mark.value)], MAX_BUCKETS)
+    finite = thinned([mark for mark in marks if _is_drawn(mark.value)], MAX_BUCKETS)
     series = number % 3 + 1
     points = [(float(mark.step), mark.value) for mark in finite]
     line = Markup('<path class="held series{}" d="{}"/>').format(series, _path(points, x, y)) if len(points) > 1 else ""

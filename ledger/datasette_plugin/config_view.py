@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import JsonError
 from .display import bits_decimal
 
 _F64 = re.compile("[0-9a-f]{16}")
@@ -49,6 +50,6 @@ def _shown(value: Any) -> tuple[str, str | None]:
     if isinstance(value, str) and _F64.fullmatch(value):
         try:
             return bits_decimal(value), value
-        except ValueError:
+        except JsonError:  # a NaN that is written otherwise; a genesis may hold any text
             return value, None
     return str(value), None

@@ -169,3 +169,11 @@ def test_addresses_are_quoted() -> None:
     links = Links("/base/", "ledger")
     assert links.run('a/b?c#d"<') == "/base/runs/a%2Fb%3Fc%23d%22%3C"
     assert links.proof(7) == "/base/entries/7.tlog-proof" and links.home == "/base/"
+
+
+@pytest.mark.parametrize("low", [0.0, 5e-324, 1.0, 1e16, -1.7e308, math.inf, math.nan])
+@pytest.mark.parametrize("high", [-0.0, math.nextafter(1.0, 2), 1e300, 1.7e308, -math.inf])
+def test_whatever_losses_were_signed_are_drawn_or_left_out(low: float, high: float) -> None:
+    buckets = [one(1, low), Bucket(2, 2**53 - 1, min(low, high), (low + high) / 2, max(low, high))]
+    text = str(loss_chart(buckets, [("x", [Mark(1, high, "/")])], [], start=0, last=2**53 - 1, step_href="/s/"))
+    assert not text or ElementTree.fromstring(text).get("role") == "img"

@@ -138,6 +138,8 @@ class Dataset:
         Every document that the range touches is hashed whole, its leaf proven to the root; each document once
         per open dataset. Raises DatasetDamaged naming the document, DocumentErased where its salt is gone.
         """
+        if not len(self.index):
+            raise DatasetDamaged(f"dataset {self.name}: it has tokens, but no document that holds them")
         if not self._end_checked:
             self._check_leaf(len(self.index) - 1)
             self._end_checked = True
@@ -197,7 +199,7 @@ class Dataset:
                 f"dataset {self.name}: the index record of document {document} is not in the committed tree"
             ) from None
         following = self.index.start(document + 1) if document + 1 < size else self.tokens
-        if record.end != following or (document == 0 and record.start != 0):
+        if record.end != following or (document == 0 and record.start != 0) or record.end > self.tokens:
             raise DatasetDamaged(f"dataset {self.name}: document {document} does not join the next one")
         return record
 

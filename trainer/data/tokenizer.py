@@ -108,19 +108,25 @@ class HuggingFaceTokenizer:
         end = numbers[known[0]] if known else vocabulary
         digest = hashlib.sha256(data).hexdigest()
         self.file: bytes | None = data
+        self._where = where
         self.info = TokenizerInfo(HUGGING_FACE, max(vocabulary, end + 1), end, digest)
 
     def encode(self, source: bytes) -> Tokens:
-        encoding = self._tokenizer.encode(source.decode("utf-8"), add_special_tokens=False)
-        return np.array(encoding.ids, dtype=np.int64)
+        return np.array(self._encoded(source.decode("utf-8")).ids, dtype=np.int64)
 
     def spans(self, source: bytes) -> Tokens:
         text = source.decode("utf-8")
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encoded(text)
         width = np.fromiter((len(char.encode("utf-8")) for char in text), dtype=np.int64, count=len(text))
         at = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(width)])
         spans = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return np.asarray(at[spans], dtype=np.int64)
+
+    def _encoded(self, text: str) -> Any:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        except Exception as error:
+            raise TokenizerUnusable(f"{self._where}: cannot encode a text: {_one_line(error)}") from None
 
 
 def load_tokenizer(path: Path | None, *, end_token: str | None = None) -> Tokenizer:

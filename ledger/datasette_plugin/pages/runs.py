@@ -148,7 +148,12 @@ def _buckets(asked: Asked, entry: int, first: int, last: int) -> tuple[list[Buck
         " FROM steps WHERE run = ? GROUP BY (step - ?) / ? ORDER BY 1",
         (entry, first, width),
     ).fetchall()
-    buckets = [Bucket(*row[:5]) for row in rows if row[2] is not None]
+    # Of infinities of both signs there is no mean, which SQLite says with NULL.
+    buckets = [
+        Bucket(first, last, low, math.nan if mean is None else mean, high)
+        for first, last, low, mean, high, *_ in rows
+        if low is not None
+    ]
     seconds = sum(row[7] or 0 for row in rows)
     tokens = sum(row[6] for row in rows)
     recent = asked.ledger.connection.execute(
