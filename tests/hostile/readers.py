@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bitwitness.kernels import culprit, dispute, judge, trace, trace_file, trace_record
+from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
 from bitwitness.kernels.program import ProgramBuilder
 from bitwitness.ledger import (
@@ -73,6 +74,18 @@ class Reader:
     specimens: Sequence[bytes]
     read: Callable[[bytes], Any]
     mutants: Mutants = field(default=mutants.of_json)
+
+
+def refuses_in_one_line(read: Callable[[bytes], Any], data: bytes) -> bool:
+    """Whether a reader refuses: with an error of ours, whose message is one printable line. Else it takes them."""
+    try:
+        read(data)
+    except (BitwitnessError, KernelError) as error:
+        assert str(error).isprintable() and 0 < len(str(error)) < 600, data[:500]
+        return True
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__} for {data[:500]!r}") from error
+    return False
 
 
 def _filed(folder: Path, name: str, read: Callable[[Path], Any], mode: int = 0o600) -> Callable[[bytes], Any]:
