@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import TracebackType
@@ -89,16 +90,20 @@ class Remote:
 
 
 def _transport(url: str) -> Transport:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError as error:  # of an IPv6 address
+        raise RemoteError(url, f"not an address: {error}") from None
     if parts.scheme in ("http", "https"):
-        if not parts.hostname or parts.query or parts.fragment:
+        if not host or parts.query or parts.fragment:
             raise RemoteError(url, "not the address of a server")
-        return HttpTransport(url, parts.hostname)
+        return HttpTransport(url, host)
     if is_address(url) and parts.scheme in BucketTransport.SCHEMES:
         return BucketTransport(url)
     if is_address(url) and parts.scheme != "file":
         raise RemoteError(url, f"addresses begin with http, https, file, {', '.join(BucketTransport.SCHEMES)}")
     folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(url)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
         raise RemoteError(url, "neither an address nor a folder")
     return FolderTransport(folder, url)

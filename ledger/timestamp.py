@@ -68,7 +68,7 @@ def load_roots(pem: bytes) -> list[x509.Certificate]:
     """Certificates from PEM. Raises TimestampUnavailable."""
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise TimestampUnavailable(f"no PEM certificates to trust: {error}") from None
 
 
@@ -82,7 +82,7 @@ def _parse(answer: bytes) -> Any:
             raise TimestampUnavailable(f"the authority did not grant a timestamp (status {parsed.status})")
         parsed.tst_info  # noqa: B018  decoded when it is asked for
     except ValueError as error:
-        raise TimestampRefused(f"not a timestamp response of RFC 3161: {str(error).splitlines()[0]}") from None
+        raise TimestampRefused(f"not a timestamp response of RFC 3161: {error}") from None
     return parsed
 
 

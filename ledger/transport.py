@@ -65,13 +65,16 @@ class HttpTransport:
     def __init__(self, url: str, host: str) -> None:
         self.url = url
         self._connections: WeakSet[Any] = WeakSet()
-        self._client = httpx.Client(
-            base_url=url.rstrip("/") + "/",
-            timeout=_TIMEOUT,
-            headers={"User-Agent": _AGENT},
-            follow_redirects=False,
-            trust_env=not is_loopback(host),
-        )
+        try:
+            self._client = httpx.Client(
+                base_url=url.rstrip("/") + "/",
+                timeout=_TIMEOUT,
+                headers={"User-Agent": _AGENT},
+                follow_redirects=False,
+                trust_env=not is_loopback(host),
+            )
+        except httpx.InvalidURL as error:
+            raise RemoteError(url, f"not the address of a server: {error}") from None
 
     def close(self) -> None:
         self._client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,3 +72,13 @@ def test_what_is_no_timestamp_of_the_note_is_refused(authority: Authority, tmp_p
         timestamp.ask(authority.url, note)
     with pytest.raises(TimestampUnavailable, match="no PEM"):
         timestamp.load_roots(b"nothing")
+
+
+def test_certificates_of_no_known_version(authority: Authority) -> None:
+    pem = authority.roots.read_text().split("\n")
+    der = bytearray(base64.b64decode("".join(line for line in pem if line and "-----" not in line)))
+    at = der.index(bytes.fromhex("a003020102"))
+    der[at + 4] = 77
+    changed = f"{pem[0]}\n{base64.b64encode(der).decode()}\n-----END CERTIFICATE-----\n"
+    with pytest.raises(TimestampUnavailable, match="version"):
+        timestamp.load_roots(changed.encode())

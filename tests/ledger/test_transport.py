@@ -109,3 +109,17 @@ def test_a_server_that_trickles_for_ever_is_left(name: str, method: str, monkeyp
         else:
             remote.send("replay/entries", b"{}", "application/json", 1 << 20)
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[", "http://[::1", "http://\x00/", "http://a:b/", "http://a:99999/", "http://\ud800/", "http://a\n/",
+        "http://127.0.0.1:1/" + "x" * 100_000, "x" * 5000, "\x00", "file://\x00", "http://", "nothing://here",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_address_is_said_to_be_none(url: str) -> None:
+    with pytest.raises(RemoteError) as caught, Remote(url) as remote:
+        remote.get("checkpoint", 100)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 600
