@@ -15,9 +15,11 @@ import pytest
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.keys import Signer, generate
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.remote import Remote
 from bitwitness.trainer import replay_work
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.recheck import recheck
+from bitwitness.trainer.remote_venue import RemoteVenue
 from bitwitness.trainer.replay_work import ReplayWork
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import state_folder
@@ -25,7 +27,7 @@ from bitwitness.trainer.step import Workspace
 from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config
-from .served import stranger
+from .served import serving, stranger
 from .test_audit_resume import counted
 from .test_recheck import forge, newest_audit, predicate
 
@@ -210,6 +212,30 @@ def test_a_recheck_of_parts_goes_on_with_the_part_that_comes_next(
     computed.clear()
     found = recheck(LocalVenue(project, alice), str(index), threads=2)
     assert found.resumed and found.result == "confirmed" and len(computed) == every - 5
+
+
+def test_a_strangers_recheck_over_http_goes_on(
+    project: Project, alice: Signer, tmp_path: Path, computed: list[int]
+) -> None:
+    """What he keeps lies beside his mirror of the log."""
+    index = str(newest_audit(project))
+    honest = Workspace.shard_gradient
+
+    def shard_gradient(*given: Any) -> Any:
+        if len(computed) == 7:
+            raise KeyboardInterrupt
+        return honest(*given)
+
+    with serving(project) as url, Remote(url) as remote:
+        venue = RemoteVenue(remote, tmp_path / "work", tmp_path / "alice" / "trust.toml", alice)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Workspace, "shard_gradient", shard_gradient)
+            recheck(venue, index, threads=2)
+        computed.clear()
+        venue = RemoteVenue(remote, tmp_path / "work", tmp_path / "alice" / "trust.toml", alice)
+        found = recheck(venue, index, threads=2)
+    assert found.resumed and found.result == "confirmed" and len(computed) == SHARDS - 7
+    assert not list((tmp_path / "work" / "audits").iterdir())
 
 
 def test_the_command_says_that_it_went_on(

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from bitwitness.kernels import trace_record
@@ -131,6 +132,17 @@ def test_an_exported_run_is_traced_by_folder(
         shutil.rmtree(tmp_path / "work")
         place = RemotePlace(remote, tmp_path / "work", Path("trust.toml"))
         assert trace_step(place, "small", honest, threads=1).trace.root == here.trace.root
+
+
+def test_a_run_in_a_bucket_is_traced(
+    project: Project, liar: tuple[Project, int], alice: Path, tmp_path: Path, ledger: Call
+) -> None:
+    publish(project, tmp_path / "public")
+    fsspec.filesystem("memory").put(f"{tmp_path / 'public'}/", "/traced/log", recursive=True)
+    step = str(liar[1] - 1)
+    code, out = ledger("trace", "memory://traced/log", "small", "--step", step, "--policy", "trust.toml", "--out", "o")
+    assert code == 0 and "every bit is what the ledger says" in out
+    assert trace_record.read(Path("o")).trace.root == trace_step(project, "small", int(step), threads=1).trace.root
 
 
 def test_what_cannot_be_fetched_or_is_not_said_is_one_line(
