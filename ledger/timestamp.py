@@ -25,6 +25,10 @@ class TimestampUnavailable(BitwitnessError):
     """The authority gave no timestamp, or the package that reads one is missing (exit 2)."""
 
 
+class NotGranted(TimestampUnavailable):
+    """The authority's answer is that it gives none."""
+
+
 class TimestampRefused(FoundWrong):
     """A timestamp that is not of this note, or not by a trusted authority (exit 1)."""
 
@@ -79,7 +83,7 @@ def _parse(answer: bytes) -> Any:
     try:
         parsed = client.decode_timestamp_response(answer)
         if client.PKIStatus(parsed.status) != client.PKIStatus.GRANTED:
-            raise TimestampUnavailable(f"the authority did not grant a timestamp (status {parsed.status})")
+            raise NotGranted(f"the authority did not grant a timestamp (status {parsed.status})")
         parsed.tst_info  # noqa: B018  decoded when it is asked for
     except ValueError as error:
         raise TimestampRefused(f"not a timestamp response of RFC 3161: {error}") from None

@@ -121,6 +121,7 @@ POLICY_KEYS: dict[str, dict[str, str]] = {
     "witnesses": {"policy": "a text"},
     "status": {"file": "a text", "max_age": "a whole number"},
     "oms": {"key": "a text"},
+    "timestamps": {"authorities": "a text", "max_age": "a whole number"},
     "rules": {
         "require_audit": "true or false",
         "self_chosen_auditors": _HASHES,
@@ -148,7 +149,7 @@ POLICY_KEYS: dict[str, dict[str, str]] = {
     },
 }
 _REQUIRED = ("log", "root")
-_OPTIONAL = frozenset({"status.max_age"})
+_OPTIONAL = frozenset({"status.max_age", "timestamps.max_age"})
 _KEYID = re.compile("[0-9a-f]{64}")
 
 

@@ -26,6 +26,7 @@ SIZE_LIMIT = 8 << 20
 VALUES_LIMIT = 400_000
 # Runs that a release may stand on.
 RUNS_LIMIT = 64
+TIMESTAMPS_LIMIT = 8
 _MAX = (1 << 53) - 1
 
 
@@ -159,12 +160,19 @@ class StatusProof(Strict):
     runs: Annotated[list[RunProof], Field(min_length=1, max_length=RUNS_LIMIT), AfterValidator(_runs)]
 
 
+# An answer of RFC 3161 with the certificates of its authority is a few kilobytes.
+Timestamp = Annotated[
+    str, Field(pattern=r"^(?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$", max_length=1 << 17)
+]
+
+
 class Provenance(Strict):
     """The bundle. ``checkpoint`` is a C2SP signed note; every proof in ``entries`` leads to its root.
 
     ``anchors`` are cosigned checkpoints from before a revocation, and those by which one log key handed over to the
     next; absent where neither was.
-    ``status`` stands with a `status` entry, and only there.
+    ``status`` stands with a `status` entry, and only there. ``timestamps`` are answers of RFC 3161 authorities, base64,
+    over the bytes of ``checkpoint``; absent where nobody was asked.
     """
 
     anchors: Anchors | None = None
@@ -173,6 +181,7 @@ class Provenance(Strict):
     format: Literal["bitwitness/provenance/1"]
     history: Annotated[list[HistoryProof], AfterValidator(_history)]
     status: StatusProof | None = None
+    timestamps: Annotated[list[Timestamp], Field(min_length=1, max_length=TIMESTAMPS_LIMIT)] | None = None
     weights: Annotated[list[TensorLeaf], AfterValidator(_weights)]
 
     def encode(self) -> bytes:

@@ -136,12 +136,35 @@ class OmsTrust(_Strict):
     key: Annotated[str, Field(max_length=4096), AfterValidator(_p256)]
 
 
+def _certificates(value: str) -> str:
+    from bitwitness.ledger.timestamp import load_roots  # most policies name no authority
+
+    try:
+        found = load_roots(value.encode())
+    except BitwitnessError as error:
+        raise ValueError(str(error)) from None
+    if not found:
+        raise ValueError("must hold a certificate")
+    return value
+
+
+class TimestampTrust(_Strict):
+    """Who must have stamped the checkpoint: PEM certificates of RFC 3161 authorities' roots, and its age in days.
+
+    What a timestamp shows is that the checkpoint existed by then.
+    """
+
+    authorities: Annotated[str, Field(min_length=1, max_length=1 << 18), AfterValidator(_certificates)]
+    max_age: Annotated[int, Field(ge=1, le=36_500)] | None = None
+
+
 class Policy(_Strict):
     log: LogTrust
     root: RootTrust
     rules: Rules = Rules()
     oms: OmsTrust | None = None
     status: NewestStatus | None = None
+    timestamps: TimestampTrust | None = None
     witnesses: WitnessTrust | None = None
 
     @property

@@ -114,6 +114,7 @@ def check_names(policy: Policy) -> list[str]:
         "audited-fraction": given.min_audited_fraction,
         "auditors": given.min_auditors,
         "quorum": policy.quorum,
+        "timestamp": policy.timestamps,
         "checkpoint-age": given.max_checkpoint_age,
         "require-status": given.require_status or None,
         "status-age": given.max_status_age,

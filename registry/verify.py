@@ -42,6 +42,7 @@ from .folder import CONFIG, INDEX, PROGRAM, WEIGHTS, Folder, FolderRefused, is_r
 from .policy import Policy
 from .scan import Scanned, scan, scan_tensors
 from .shards import check_index, check_layout
+from .timestamp_check import timestamp_checks
 
 if TYPE_CHECKING:
     from .memory import Memory
@@ -171,6 +172,7 @@ def examine(
     revoked = [] if news is None else [rules.revoked_by(news.entry)]
     revoked += [] if memory is None else memory.revoked(policy.log.origin)
     verdict.checks += rules.policy_checks(traced.lineage, traced.entries, policy, traced.signed, traced.told, moment)
+    verdict.checks += timestamp_checks(traced.read, policy, moment)
     verdict.checks += rules.assurance_checks(
         traced.lineage, traced.entries, policy, traced.signed, traced.told, revoked
     )

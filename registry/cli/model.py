@@ -34,7 +34,10 @@ from .options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption,
 model = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Models: register, verify, list, show, diff, alias, deprecate, revoke, refresh, import, export, cast, merge.",
+    help=(
+        "Models: register, verify, list, show, diff, alias, deprecate, revoke, refresh, timestamp, import, export, "
+        "cast, merge."
+    ),
 )
 model.command("import")(exchange.import_)
 for command in (
@@ -42,6 +45,7 @@ for command in (
     versions.deprecate,
     versions.revoke,
     versions.refresh,
+    versions.timestamp,
     versions.diff,
 ):
     model.command()(command)

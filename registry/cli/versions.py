@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from bitwitness.ledger import rfc3339
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import emit_json, note
 from bitwitness.ledger.plain import plain
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.user_files import read_file
 
 from .. import diff as differences
 from .. import words
@@ -103,6 +105,28 @@ def refresh(
         emit_json(made.to_json())
     else:
         print(f"{made.version}: {made.path.name} as of log size {made.size}")
+
+
+def timestamp(
+    name: VersionArgument,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The authority's address.")],
+    ca: Annotated[Path, typer.Option("--ca", metavar="PEM", help="The certificates that you trust.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Have an RFC 3161 authority stamp the checkpoint of a version's bundle, and put the answer into the bundle.
+
+    A policy may ask for it ([timestamps]). Nothing else in the bundle changes; `ledger model refresh` makes one under a
+    new checkpoint, without it.
+
+    Example: ledger model timestamp demo-lm/1 https://tsa.example/ --ca tsa-roots.pem
+    """
+    from ..timestamps import LIMIT, add  # brings a client and certificates
+
+    version, time = add(current_project(), name, url, read_file(ca, LIMIT))
+    if json_output:
+        emit_json({"model": version.model, "version": version.version, "time": rfc3339.text(time)})
+    else:
+        print(f"{version}: its checkpoint existed by {rfc3339.text(time)}")
 
 
 def diff(

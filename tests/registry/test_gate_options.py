@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
@@ -289,6 +293,15 @@ def test_a_rule_that_can_no_longer_be_checked_says_so(registered: Registered) ->
         assert checks[name].ok is None and checks[name].category == "POLICY"
 
 
+def _certificate() -> str:
+    """A root of nobody, as PEM."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
 def test_every_rule_has_the_name_of_its_check(registered: Registered) -> None:
     """What is reported when nothing can be checked are the checks that are made otherwise."""
     from bitwitness.registry import rules
@@ -299,6 +312,7 @@ def test_every_rule_has_the_name_of_its_check(registered: Registered) -> None:
         'max_checkpoint_age = 9\ntrainers = []\npublishers = []\ndatasets = []\ncode = []\nmodels = ["x"]\n'
         'licenses = []\nprecisions = []\nrefuse_deprecated = true\nforbidden_versions = ["x/1"]\n'
         f'forbidden_keys = ["{"ab" * 32}"]\nmax_loss = {{ "{"ab" * 32}" = 9 }}\nrequire_eval_audit = true\n'
+        f'[timestamps]\nauthorities = """\n{_certificate()}"""\n'
     )
     checks = decide(Request(registered.folder, registered.policy)).checks
     made = [check.name for check in checks if check.category == "POLICY"]

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from bitwitness.ledger.trust import POLICY_KEYS
-from bitwitness.registry.policy import LogTrust, NewestStatus, OmsTrust, Policy, RootTrust, Rules, WitnessTrust
+from bitwitness.registry.policy import (
+    LogTrust,
+    NewestStatus,
+    OmsTrust,
+    Policy,
+    RootTrust,
+    Rules,
+    TimestampTrust,
+    WitnessTrust,
+)
 
 
 def test_both_readers_know_the_same_keys() -> None:
@@ -13,6 +22,7 @@ def test_both_readers_know_the_same_keys() -> None:
         "root": RootTrust,
         "rules": Rules,
         "status": NewestStatus,
+        "timestamps": TimestampTrust,
         "witnesses": WitnessTrust,
     }
     assert set(POLICY_KEYS) == set(Policy.model_fields) == set(models)
