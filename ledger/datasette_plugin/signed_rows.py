@@ -87,6 +87,21 @@ def version_page(
     return _judged(found, differs)
 
 
+def sources(asked: Asked, found: Evidence) -> list[dict[str, Any]]:
+    """The releases that a release derives from, as their own entries have them: name, place in the log, run, factor."""
+    shown = []
+    for item in found.predicate.get("derivation", {}).get("sources", ()):
+        index = asked.ledger.find(bytes.fromhex(item["release"]))
+        if index is None:
+            continue  # no ledger takes a release without its sources; fsck tells where one is gone
+        said = open_envelope(asked.ledger.entry(index)).statement["predicate"]
+        run = asked.row("SELECT name FROM runs WHERE hash = ?", said["run"])
+        factor = f"{jcs.f32_from_hex(item['factor']):g}" if "factor" in item else None
+        named = {name: said[name] for name in ("model", "version", "step")}
+        shown.append({**named, "entry": index, "run": None if run is None else run["name"], "factor": factor})
+    return shown
+
+
 def _judged(found: Evidence, differs: bool) -> Evidence:
     """The evidence with one check more: a page whose rows differ from the entry says so where it says `verified`."""
     said = DIFFERS if differs else "the rows of the derived tables say what the entry does"

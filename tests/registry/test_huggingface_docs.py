@@ -33,4 +33,4 @@ def test_the_walk_through_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert program == "ledger"
             assert main(arguments) == 0, line
             commands += 1
-    assert commands == 14
+    assert commands == 17

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -16,6 +17,7 @@ import pytest
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import EntryError
@@ -453,6 +455,18 @@ def test_all_lineages_are_shown(project: Project, capsys: pytest.CaptureFixture[
     (source,) = shown["derivation"]["sources"]
     assert [item["factor"] for item in source["derivation"]["sources"]] == [0.75, 0.25]
     assert source["derivation"]["sources"][1]["state"] == "deprecated"
+
+
+def test_the_page_of_a_merge_leads_to_its_sources(project: Project) -> None:
+    datasette = make_datasette(project.ledger_path, public=False)
+
+    async def page() -> Any:
+        return await datasette.client.get("/models/both/1")
+
+    answer = asyncio.run(page())
+    assert answer.status_code == 200 and "what the first source goes back to" in answer.text
+    for text in ('0.75 × <a href="/models/small-lm/1">', '0.25 × <a href="/models/other-lm/1">', '/runs/other">other'):
+        assert text in answer.text
 
 
 def test_what_is_exported_names_every_source(project: Project, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def version(asked: Asked) -> Page:
     states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", release["run"])
     first, last = steps_of(asked, release["run"])
     files = asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"])
+    found = evidence(asked, release["entry"])
     words = asked.rows(
         "SELECT endorsements.*, keys.keyid, keys.role, keys.name AS key_name FROM endorsements"
         " JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
@@ -78,6 +79,7 @@ def version(asked: Asked) -> Page:
             ),
             "state": asked.row("SELECT * FROM release_states WHERE release = ?", release["entry"]),
             "files": files,
+            "sources": signed_rows.sources(asked, found),
             "lineage": _lineage(asked, run, release["step"]),
             "audits": audits,
             "strip": coverage_strip(units, [state["step"] for state in states], start=first - 1, last=last),
@@ -90,7 +92,7 @@ def version(asked: Asked) -> Page:
                 ),
             ),
             "endorsements": words,
-            "found": signed_rows.version_page(asked, evidence(asked, release["entry"]), release, run, files, words),
+            "found": signed_rows.version_page(asked, found, release, run, files, words),
         },
     )
 
