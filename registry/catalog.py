@@ -63,7 +63,8 @@ def show_model(project: Project, name: str) -> Json:
                 f"the tables of {ledger.path.name} call another release {found} than its entries: they were edited; "
                 "see `ledger fsck`"
             )
-        said = release.said
+        said, runs = release.said, _runs(signed, release)
+        about = signed_names.said_of(ledger, signed, runs)
         return {
             "model": found.model,
             "version": found.version,
@@ -80,7 +81,7 @@ def show_model(project: Project, name: str) -> Json:
             "dtype": said["dtype"],
             "files": said["files"],
             **_derivation(signed, release),
-            "lineages": [_lineage(ledger, signed, run, releases) for run, releases in _runs(signed, release).items()],
+            "lineages": [_lineage(ledger, run, releases, about[run]) for run, releases in runs.items()],
         }
 
 
@@ -98,11 +99,10 @@ def _runs(signed: Signed, release: Release) -> dict[str, list[Release]]:
     return runs
 
 
-def _lineage(ledger: Ledger, signed: Signed, run: str, releases: list[Release]) -> Json:
-    """Where the weights of a run's releases come from. ``releases``: one of the highest step tells state and evals."""
+def _lineage(ledger: Ledger, run: str, releases: list[Release], about: list[Said]) -> Json:
+    """Where the weights of a run's ``releases`` come from, up to the highest step; ``about`` is what was said of it."""
     genesis = _predicate(ledger, run)
     last = max(releases, key=lambda release: int(release.said["step"])).said
-    about = signed_names.said_of(ledger, signed, run)
     return {
         "run": {"name": genesis["name"], "id": run, "trainer": genesis["signer"]},
         "step": last["step"],

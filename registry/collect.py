@@ -10,6 +10,7 @@ and of the run of each. The same ledger and release give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bitwitness.ledger import jcs, merkle
@@ -48,54 +49,24 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
     if release >= checkpoint.size:
         raise ReleaseMissing(f"the checkpoint covers {checkpoint.size} entries, the release is number {release}")
     with ledger.snapshot():
-        predicate = open_envelope(ledger.entry(release)).statement["predicate"]
-        sources = _sources(ledger, predicate)
-        steps: dict[str, set[int]] = {predicate["run"]: set()}
-        for said in (predicate, *sources.values()):
-            steps.setdefault(said["run"], set()).add(said["step"])
-        geneses = {run: _genesis(ledger, run) for run in steps}
-        status = newest_status(ledger, checkpoint.size)
-        if status is not None and status < max(geneses.values()):
-            status = None  # it says nothing of a run that began after it
-        parents = {pair for genesis in geneses.values() for pair in _parents(ledger, genesis)}
-        chains = {
-            run: _chain(
-                ledger, genesis, steps[run], {state for before, state in parents if before == genesis}, release, status
-            )
-            for run, genesis in geneses.items()
-        }
-        words = {run: _column(ledger, _WORDS, genesis, checkpoint.size) for run, genesis in geneses.items()}
-        chosen = {release, *sources, *_column(ledger, "SELECT entry FROM log WHERE kind = 'key'")}
-        chosen |= {index for pair in parents for index in pair}
-        for run, genesis in geneses.items():
-            chosen |= {genesis, *chains[run], *words[run], *_datasets(ledger, genesis, chains[run])}
-            chosen |= _said(ledger, genesis)
-        chosen |= set() if status is None else {status}
+        shown = _choose(ledger, release, checkpoint.size)
         entries = [
             bundle.LoggedEntry(
                 entry=jcs.parse(ledger.entry(index)),
                 index=index,
                 proof=[node.hex() for node in ledger.inclusion_proof(index, checkpoint.size)],
             )
-            for index in sorted(chosen)
+            for index in sorted(shown.entries)
             if index < checkpoint.size
         ]
-        proofs = [_history(ledger, geneses[run], chain) for run, chain in chains.items()]
-        proofs += [_history(ledger, before, [state]) for before, state in parents if before not in geneses.values()]
-        history = sorted((proof for of in proofs for proof in of), key=lambda proof: (proof.within, proof.entry))
-        anchors = _anchors(ledger, chosen, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
-        opened = None
-        if status is not None:
-            shown = {release, *sources}
-            placed = {run: _elsewhere(ledger, words[run], shown) if len(words) > 1 else [] for run in words}
-            opened = prove_runs(ledger, status, placed, checkpoint.size)
+        anchors = _anchors(ledger, shown.entries, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
     made = bundle.Provenance(
         anchors=[anchors[key] for key in sorted(anchors)] or None,
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,
-        history=history,
-        status=opened,
+        history=shown.history,
+        status=shown.status,
         weights=[
             bundle.TensorLeaf(
                 bytes=leaf.nbytes, digest=leaf.digest, dtype=leaf.dtype, name=leaf.name, shape=list(leaf.shape)
@@ -106,6 +77,48 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
     if len(made.encode()) > bundle.SIZE_LIMIT:
         raise BundleTooLarge(f"the bundle has {len(entries)} entries and more than {bundle.SIZE_LIMIT} bytes")
     return made
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The log indexes of what a bundle holds, and what proves that it belongs together."""
+
+    entries: set[int]
+    history: list[bundle.HistoryProof]
+    status: bundle.StatusProof | None
+
+
+def _choose(ledger: Ledger, release: int, size: int) -> _Shown:
+    """What the bundle of a release holds of the first ``size`` entries."""
+    predicate = open_envelope(ledger.entry(release)).statement["predicate"]
+    sources = _sources(ledger, predicate)
+    steps: dict[str, set[int]] = {predicate["run"]: set()}
+    for said in (predicate, *sources.values()):
+        steps.setdefault(said["run"], set()).add(said["step"])
+    geneses = {run: _genesis(ledger, run) for run in steps}
+    status = newest_status(ledger, size)
+    if status is not None and status < max(geneses.values()):
+        status = None  # it says nothing of a run that began after it
+    parents = {pair for genesis in geneses.values() for pair in _parents(ledger, genesis)}
+    entries = {release, *sources, *_column(ledger, "SELECT entry FROM log WHERE kind = 'key'")}
+    entries |= {index for pair in parents for index in pair} | (set() if status is None else {status})
+    history, words = [], {}
+    for run, genesis in geneses.items():
+        gone_on_from = {state for before, state in parents if before == genesis}
+        chain = _chain(ledger, genesis, steps[run], gone_on_from, release, status)
+        history += _history(ledger, genesis, chain)
+        words[run] = _column(ledger, _WORDS, genesis, size)
+        entries |= {genesis, *chain, *words[run], *_datasets(ledger, genesis, chain), *_said(ledger, genesis)}
+    for before, state in parents:
+        if before not in geneses.values():
+            history += _history(ledger, before, [state])
+    history.sort(key=lambda proof: (proof.within, proof.entry))
+    opened = None
+    if status is not None:
+        # In a bundle of one run all words are of it.
+        placed = {run: _elsewhere(ledger, words[run], {release, *sources}) if len(words) > 1 else () for run in words}
+        opened = prove_runs(ledger, status, placed, size)
+    return _Shown(entries, history, opened)
 
 
 def _column(ledger: Ledger, query: str, *parameters: Any) -> list[int]:

@@ -7,7 +7,7 @@ where there is one. That no entry was taken out of the file, `ledger verify ledg
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -137,14 +137,14 @@ class Said:
     said: Mapping[str, Any]
 
 
-def said_of(ledger: Ledger, signed: Signed, run: str) -> list[Said]:
-    """What was signed of a run, by its id, in the order of the log. Raises WordsUnsound."""
+def said_of(ledger: Ledger, signed: Signed, runs: Collection[str]) -> dict[str, list[Said]]:
+    """What was signed of each of these runs, named by their ids, in the order of the log. Raises WordsUnsound."""
     types = {KINDS[kind].predicate_type: kind for kind in _SAID}
-    found = []
-    for index, data in _scan(ledger, _SAID, run):
+    found: dict[str, list[Said]] = {run: [] for run in runs}
+    for index, data in _scan(ledger, _SAID):
         statement = open_envelope(data).statement
         kind = types.get(str(statement.get("predicateType")))
-        if kind is None or statement["predicate"].get("run") != run:
+        if kind is None or statement["predicate"].get("run") not in found:
             continue
         try:
             envelope = verify_entry(data, signed.keys, index)
@@ -152,19 +152,20 @@ def said_of(ledger: Ledger, signed: Signed, run: str) -> list[Said]:
             continue  # it counts for nobody
         except FoundWrong as error:
             raise _unsound(index, error, None) from error
-        found.append(Said(index, merkle.leaf_hash(data).hex(), kind, envelope.keyid, statement["predicate"]))
+        said = Said(index, merkle.leaf_hash(data).hex(), kind, envelope.keyid, statement["predicate"])
+        found[statement["predicate"]["run"]].append(said)
     return found
 
 
-def _scan(ledger: Ledger, kinds: Sequence[str], text: str = "") -> list[tuple[int, bytes]]:
-    """The entries of these kinds, and some that only quote one, whose payload holds a text; with their positions.
+def _scan(ledger: Ledger, kinds: Sequence[str]) -> list[tuple[int, bytes]]:
+    """The entries of these kinds, and some that only quote one, with their positions.
 
     Entries are canonical JSON, so a kind has one spelling in a payload. What only quotes it is sorted out when read.
     """
     types = [f'"predicateType":"{KINDS[kind].predicate_type}"' for kind in kinds]
     asked = " OR ".join("instr(payload, ?)" for _ in types)
-    query = f"SELECT idx FROM entries WHERE ({asked}) AND (? = '' OR instr(payload, ?)) ORDER BY idx"
-    places = [int(row[0]) for row in ledger.connection.execute(query, (*types, text, text))]
+    query = f"SELECT idx FROM entries WHERE {asked} ORDER BY idx"
+    places = [int(row[0]) for row in ledger.connection.execute(query, types)]
     return [(index, ledger.entry(index)) for index in places]
 
 

@@ -319,6 +319,20 @@ def test_a_newer_status_tells_of_every_run(project: Project, tmp_path: Path) -> 
     assert checks["up-to-date"].ok is False and checks["up-to-date"].detail.startswith("run other (")
 
 
+@pytest.mark.parametrize(("word", "check"), [("revoked", "revoked-here"), ("deprecated", "deprecated-here")])
+def test_a_name_goes_by_what_the_ledger_says_of_every_source(
+    project: Project, capsys: pytest.CaptureFixture[str], word: str, check: str
+) -> None:
+    """The bundle is of before: the ledger that has the name knows better."""
+    words.say(project, "other-lm/1", word)
+    sources = [f"--source={folder(project, name)}" for name in ("small-lm", "other-lm")]
+    arguments = ["verify", "both/1", "--policy", str(project.trust_path), *sources, "--json"]
+    assert main(["--project", str(project.root), *arguments]) == (1 if word == "revoked" else 0)
+    checks = {item["name"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks[check]["ok"] is (False if word == "revoked" else None) and "other-lm/1" in checks[check]["detail"]
+    assert checks["revocations"]["ok"] is True and "deprecation" not in checks
+
+
 # What a publisher signs and a log takes in, though no derivation can say it; in the terms of the release `both`.
 def _forged(forge: Forge, **changes: Any) -> None:
     forge.change(_release(forge), **changes)
