@@ -28,11 +28,12 @@ from .presets import PRESETS
 
 _SIZE_LIMIT = 1 << 20
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+# Of runs and datasets, each of which has a folder of its name: none begins with a dot.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Module = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,190}\.py:[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 Layer = Annotated[str, Field(pattern=r"^[ -~]*$")]
 Start = Annotated[
-    str, Field(pattern=r"^(import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|[A-Za-z0-9._-]{1,64}@[1-9][0-9]{0,9})$")
+    str, Field(pattern=r"^(import:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|[A-Za-z0-9][A-Za-z0-9._-]{0,63}@[1-9][0-9]{0,9})$")
 ]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[int, Field(ge=1, le=2**16)]

@@ -93,8 +93,8 @@ def load(root: Path, config: RunConfig) -> OwnModel:
 
     path = root / model.file
     source = _read(path, model.file)
-    module = _run(source, path, model.file)
     try:
+        module = _run(source, path, model.file)
         cls = getattr(module, model.cls, None)
         if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
             raise ModelError(f"{model.file} has no torch.nn.Module {model.cls}; model.module names FILE.py:CLASS")
@@ -103,6 +103,8 @@ def load(root: Path, config: RunConfig) -> OwnModel:
         graph = capture(
             made, window=config.data.window, seed=config.run.seed, z_loss=config.loss.z_loss, file=str(path)
         )
+    except SystemExit:
+        raise ModelError(f"{model.file}: it ends the program that reads it (sys.exit); take that out") from None
     finally:
         sys.modules.pop(_NAME, None)
     data = jcs.encode(graph.to_json())

@@ -214,6 +214,17 @@ def test_what_is_no_module_is_one_line(model: dict[str, Any], message: str) -> N
     [
         ("x = (", r"^own.py:1: SyntaxError"),
         ("import nothing_like_it", r"^own.py:1: ModuleNotFoundError: No module named 'nothing_like_it'$"),
+        ("import sys\nsys.exit(0)", r"^own.py: it ends the program"),
+        (
+            "import torch\nclass M(torch.nn.Module):\n    def __init__(self): raise SystemExit",
+            r"^own.py: it ends the program",
+        ),
+        (
+            "from bitwitness.kernels import nn\nimport torch\nclass M(torch.nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n        self.e = nn.Embedding(300, 4)\n"
+            "    def forward(self, ids): raise SystemExit(0)",
+            r"^own.py: it ends the program",
+        ),
         ("M = 3", r"^own.py has no torch.nn.Module M"),
         ("import torch\nclass M(torch.nn.Module):\n    def __init__(self, a): ...", r"^constructor: TypeError"),
     ],
