@@ -7,26 +7,27 @@ replay to that state, and the child's first state is that one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from .audit import AuditReport, audit
-from .history import open_verified_run
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.trust import load_trust
+
+from .ancestry import Span, line_of, next_steps, share
+from .audit import AuditReport, announce, audit
+from .audit_work import AuditWork
+from .beacons import BeaconPending, choose
+from .history import RunHistory
 from .outcome import overall
+from .part_audit import require_part
 from .plan import AuditPlan, plan_audit
-from .venue import Place, Venue
+from .venue import Venue, WaitsForLog
 
-
-@dataclass(frozen=True)
-class Span:
-    """The steps of one run of a line: after `first`, up to `until`, where the next one begins (None: to its last)."""
-
-    run: str
-    name: str
-    first: int
-    until: int | None
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,17 @@ class AncestryReport:
         return overall(report.result for report in self.reports)
 
 
-def line_of(place: Place, name: str) -> list[Span]:
-    """Run `name` and those that it goes on from, the oldest first. Raises NoSuchRun, LedgerNotVerified."""
-    found: list[Span] = []
-    with place.open() as ledger:
-        history = open_verified_run(place.project, ledger, name)
-        while True:
-            found.insert(0, Span(history.run, history.name, history.first, found[0].first if found else None))
-            if history.parent is None:
-                return found
-            history = open_verified_run(place.project, ledger, history.genesis["init"]["run"])
+@dataclass(frozen=True)
+class _Task:
+    """What is audited of one run of the line: the arguments of audit() that differ from run to run."""
+
+    history: RunHistory
+    steps: tuple[int, int] | None = None
+    until: int | None = None
+    intent: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        return {"steps": self.steps, "until": self.until}
 
 
 def audit_ancestry(
@@ -73,69 +75,150 @@ def audit_ancestry(
     *,
     samples: int = 0,
     steps: tuple[int, int] | None = None,
+    uncovered: bool = False,
+    part: str | None = None,
+    beacon: str | None = None,
+    intents: Sequence[int] = (),
     report: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
 ) -> AncestryReport:
     """Audit run `name` and the runs that it goes on from: `samples` units of each, or `steps` a … b, whosever they are.
 
+    `uncovered` takes the interval of the whole line that is this auditor's next, `intents` go on with announced audits,
+    of whichever runs of the line. All runs are announced before any is replayed, so that one wait is enough for all:
+    where some intents are not in the log yet, or their beacons do not exist, that is raised once, for all of them.
     `options` are those of audit(), and so are the errors.
     """
-    spans = line_of(venue, name)
-    reports = []
-    for span in spans:
-        share = _share(span, steps)
-        if steps is None or share is not None:
-            reports.append(
-                audit(
-                    venue,
-                    span.run,
-                    samples=samples,
-                    steps=share,
-                    until=span.until if steps is None else None,
-                    report=report,
-                    **options,
-                )
-            )
+    with venue.open() as ledger:
+        spans = line_of(venue.project, ledger, name)
+        tasks = _tasks(venue, ledger, name, spans, steps, uncovered, part, intents)
+    named: Json | None = None
+    if beacon is not None:
+        trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+        named = choose(beacon, trust, round(time.time()))  # one for all of them
+    reports: list[AuditReport] = []
+    pending: list[BeaconPending] = []
+    with venue.together():
+        announced = _announce_all(venue, tasks, samples, named)
+        for task, work in zip(tasks, announced, strict=True):
+            options |= {"samples": samples, "part": part, "beacon": named, "work": work, "report": report}
+            try:
+                reports.append(audit(venue, task.history.run, intent=task.intent, **task.arguments(), **options))
+            except BeaconPending as error:
+                pending.append(error)
+    if pending:
+        raise BeaconPending.of_line(name, pending)
     return AncestryReport(tuple(reports), tuple(_boundaries(spans, reports)))
 
 
 def plan_ancestry(
-    venue: Venue, name: str, *, samples: int, steps: tuple[int, int] | None, threads: int, windows_at_once: int = 0
+    venue: Venue,
+    name: str,
+    *,
+    samples: int,
+    steps: tuple[int, int] | None,
+    uncovered: bool = False,
+    part: str | None = None,
+    intents: Sequence[int] = (),
+    threads: int,
+    windows_at_once: int = 0,
 ) -> list[AuditPlan]:
     """What audit_ancestry would take, for each of the runs, the oldest first."""
-    spans = [(span, _share(span, steps)) for span in line_of(venue, name)]
+    with venue.open() as ledger:
+        spans = line_of(venue.project, ledger, name)
+        tasks = _tasks(venue, ledger, name, spans, steps, uncovered, part, intents)
     return [
         plan_audit(
             venue,
-            span.run,
+            task.history.run,
             samples=samples,
-            steps=share,
-            until=span.until,
             threads=threads,
             windows_at_once=windows_at_once,
+            intent=task.intent,
+            **task.arguments(),
         )
-        for span, share in spans
-        if steps is None or share is not None
+        for task in tasks
     ]
 
 
-def _share(span: Span, steps: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Those of `steps` that are this run's; with the step that it begins after stands its first state."""
+def _tasks(
+    venue: Venue,
+    ledger: Ledger,
+    name: str,
+    spans: list[Span],
+    steps: tuple[int, int] | None,
+    uncovered: bool,
+    part: str | None,
+    intents: Sequence[int],
+) -> list[_Task]:
+    """What is to be audited of each run, the oldest first. Raises BitwitnessError before anything is announced."""
+    empty = next((span for span in spans if not span.history.steps), None)
+    if empty is not None:
+        raise BitwitnessError(
+            f"run {empty.name} has no steps in the ledger yet; leave out --history or audit its parent"
+        )
+    if uncovered:
+        found, turn = next_steps(venue.project, ledger, name, venue.auditor.keyid)
+        (span,) = (span for span in spans if span.run == found.run)
+        return [_Task(span.history, (turn.first, turn.last))]
+    if intents:
+        return _announced(spans, intents, venue.auditor.keyid)
     if steps is None:
-        return None
-    first, last = max(steps[0], span.first), steps[1] if span.until is None else min(steps[1], span.until)
-    return (first, last) if first <= last and last >= span.first else None
+        return [_Task(span.history, until=span.until) for span in spans]
+    first, last = spans[0].first, spans[-1].last
+    if not first <= steps[0] <= steps[1] <= last:
+        raise BitwitnessError(
+            f"steps {steps[0]}:{steps[1]} are not in the line of run {spans[-1].name}, "
+            f"which has steps {first} to {last}"
+        )
+    tasks = [_Task(span.history, of_it) for span in spans if (of_it := share(span, steps)) is not None]
+    if part is not None:
+        # A first state is no step, and has no parts.
+        tasks = [task for task in tasks if task.steps is not None and task.steps[1] > task.history.first]
+        for task in tasks:
+            require_part(task.history, part)
+    return tasks
+
+
+def _announced(spans: list[Span], intents: Sequence[int], auditor: str) -> list[_Task]:
+    """The runs of the line that these intents of the auditor are of."""
+    tasks = []
+    for span in spans:
+        mine = [index for index in intents if index in span.history.open_intents(auditor)]
+        tasks += [_Task(span.history, until=span.until, intent=index) for index in mine]
+    strange = sorted(set(intents) - {task.intent for task in tasks})
+    if strange:
+        names = ", ".join(span.name for span in spans)
+        raise BitwitnessError(f"entry {strange[0]} is no open audit-intent of this auditor for one of the runs {names}")
+    return tasks
+
+
+def _announce_all(venue: Venue, tasks: list[_Task], samples: int, beacon: Json | None) -> list[AuditWork | None]:
+    """Get all intents that are not announced yet into the log. Raises WaitsForLog once where some are not in it."""
+    announced: list[AuditWork | None] = []
+    waits: list[WaitsForLog] = []
+    for task in tasks:
+        if task.intent is not None:
+            announced.append(None)
+            continue
+        try:
+            announced.append(announce(venue, task.history.run, samples=samples, beacon=beacon, **task.arguments()))
+        except WaitsForLog as error:
+            waits.append(error)
+    if waits:
+        raise WaitsForLog(waits[0].path, len(waits))
+    return announced
 
 
 def _boundaries(spans: list[Span], reports: list[AuditReport]) -> list[Boundary]:
     """Those of which the parent's interval and the child's first state are in the audits."""
-    by_run, found = {report.run: report for report in reports}, []
+    found = []
     for before, after in pairwise(spans):
         step, outcomes = after.first, []
         for span in (before, after):
-            if (report := by_run.get(span.run)) is not None:
-                outcomes += [unit.outcome for unit in report.units if unit.unit.last == step and unit.part is None]
-        if len(outcomes) == 2:
-            outcome = next((outcome for outcome in outcomes if outcome != "match"), "match")
+            units = [unit for report in reports if report.run == span.run for unit in report.units]
+            outcomes.append([unit.outcome for unit in units if unit.unit.last == step and unit.part is None])
+        if all(outcomes):
+            outcome = next((outcome for side in outcomes for outcome in side if outcome != "match"), "match")
             found.append(Boundary(step, before.name, after.name, outcome))
     return found

@@ -21,13 +21,13 @@ from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import load_trust
+from bitwitness.ledger.trust import Trust, load_trust
 
 from . import eval_audit, records
 from .arithmetic import this_builds
 from .audit_work import AuditWork
 from .beacons import NONE, choose, obtain
-from .coverage import open_coverage
+from .coverage import next_interval
 from .examiner import Examiner
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
 from .machine import machine_fault, unproven
@@ -100,8 +100,9 @@ def audit(
     screen: bool = False,
     part: str | None = None,
     evals: str | None = None,
-    beacon: str | None = None,
+    beacon: str | Json | None = None,
     intent: int | None = None,
+    work: AuditWork | None = None,
     round_file: bytes | None = None,
     threads: int,
     windows_at_once: int = 0,
@@ -114,10 +115,10 @@ def audit(
     steps that are this auditor's next (coverage.py); with `part` (part_audit.py) only that part of each of `steps` is
     computed again; with `evals` only these held-out losses (eval_audit.find_steps). Appends the intent first and the
     signed result last. The sample is drawn from `beacon` where one is named (beacons.choose); `intent` is the entry of
-    one of this auditor's open intents, which is answered in place of a new one, and `round_file` what was downloaded of
-    a randomness round. `report` is told (steps compared, steps to compare). Raises NoSuchRun, LedgerNotVerified,
-    RecordWrong where steps are missing, BeaconPending where the audit is announced and its beacon does not exist yet,
-    and BitwitnessError where it cannot begin.
+    one of this auditor's open intents, which is answered in place of a new one, `work` what announce() returned for
+    the same arguments, and `round_file` what was downloaded of a randomness round. `report` is told (steps compared,
+    steps to compare). Raises NoSuchRun, LedgerNotVerified, RecordWrong where steps are missing, BeaconPending where
+    the audit is announced and its beacon does not exist yet, and BitwitnessError where it cannot begin.
     """
     check_threads(threads)
     by_hand = steps is not None or uncovered
@@ -144,17 +145,14 @@ def audit(
             steps = alone[0], alone[-1]
         trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
         if uncovered:
-            steps = _next(venue.project, ledger, name, auditor.keyid)
-        if intent is None:
-            span = steps or (history.first, history.last_step if until is None else until)
-            _require_span(history, span)
-            named = NONE if beacon is None else choose(beacon, trust, round(time.time()))
-            work, announced = _announce(
-                venue, ledger, history, span, samples, named, drawn=steps is None, open_end=until is None
-            )
-        else:
-            announced = _reopen(history, auditor.keyid, intent)
+            steps = next_interval(venue.project, ledger, name, auditor.keyid)
+        if intent is not None:
+            announced = history.reopen(auditor.keyid, intent)
             work = AuditWork.of(venue.work, ledger.entry(intent), auditor)
+        elif work is None:
+            work, announced = _intend(venue, ledger, history, trust, samples, steps, until, beacon)
+        else:
+            announced = _announced(work, ledger.find(work.leaf_hash))
         unfinished = [index for index in unfinished if index != announced.index]
         said, given = announced.predicate, None
         earlier = history.as_of(said["size"])
@@ -192,8 +190,8 @@ def audit(
         }
         data = seal(entries.statement("audit", None, predicate), auditor)
         venue.refresh(ledger)
-        entry = venue.conclude(ledger, data, still_verified(venue.project, ledger, history, announced))
-        work.finish()
+        leaves = still_verified(venue.project, ledger, history, announced)
+        entry = venue.conclude(ledger, data, leaves, work.finish)
     return AuditReport(
         run=history.run,
         name=history.name,
@@ -212,6 +210,44 @@ def audit(
         passed_over=tuple(examiner.passed_over),
         ended=history.ended,
     )
+
+
+def announce(
+    venue: Venue,
+    name: str,
+    *,
+    samples: int = 0,
+    steps: tuple[int, int] | None = None,
+    until: int | None = None,
+    beacon: str | Json | None = None,
+) -> AuditWork:
+    """Get the intent of an audit with these arguments into the log, or on its way; audit() then goes on with it.
+
+    Raises what audit() raises before its sample is drawn, and WaitsForLog.
+    """
+    trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+    with venue.open() as ledger:
+        history = open_verified_run(venue.project, ledger, name)
+        require_steps(history)
+        return _intend(venue, ledger, history, trust, samples, steps, until, beacon)[0]
+
+
+def _intend(
+    venue: Venue,
+    ledger: Ledger,
+    history: RunHistory,
+    trust: Trust | None,
+    samples: int,
+    steps: tuple[int, int] | None,
+    until: int | None,
+    beacon: str | Json | None,
+) -> tuple[AuditWork, Entry]:
+    """Announce what the arguments of audit() ask for."""
+    span = steps or (history.first, history.last_step if until is None else until)
+    _require_span(history, span)
+    if isinstance(beacon, str):
+        beacon = choose(beacon, trust, round(time.time()))
+    return _announce(venue, ledger, history, span, samples, beacon or NONE, drawn=steps is None, open_end=until is None)
 
 
 def _drawn(history: RunHistory, chosen: list[Unit], last: int) -> tuple[int, int] | None:
@@ -252,14 +288,6 @@ def _examine(
     if broken is not None:
         return unproven(chosen, broken)
     return results if part is not None else with_faults(examiner.history, results, examiner.faults)
-
-
-def _next(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
-    """The steps that are this auditor's next, by how many cover them and whose share they are."""
-    turns = open_coverage(project, ledger, name).next_turns(auditor)
-    if not turns:
-        raise BitwitnessError(f"this auditor has covered every step of run {name} already; `ledger coverage {name}`")
-    return turns[0].first, turns[0].last
 
 
 def still_verified(project: Project, ledger: Ledger, history: RunHistory, intent: Entry) -> list[bytes]:
@@ -321,17 +349,12 @@ def _hand_over(venue: Venue, ledger: Ledger, work: AuditWork, index: int | None,
         except EntryError:
             work.finish()  # the log will never take it
             raise
+    return _announced(work, index)
+
+
+def _announced(work: AuditWork, index: int | None) -> Entry:
+    """The intent of an audit at `index` of the log, or not in it yet."""
     return Entry(-1 if index is None else index, "audit-intent", work.predicate, work.leaf_hash)
-
-
-def _reopen(history: RunHistory, auditor: str, index: int) -> Entry:
-    """The intent at `index`, if it is this auditor's, open, and announced a drawn sample."""
-    if index not in history.open_intents(auditor):
-        raise BitwitnessError(f"entry {index} is no open audit-intent of this auditor for run {history.name}")
-    found = next(entry for entry in history.about if entry.index == index)
-    if found.predicate["first"] > history.first:
-        raise BitwitnessError(f"intent {index} announced steps chosen by hand; announce them anew with --steps")
-    return found
 
 
 def _choose(

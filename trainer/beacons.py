@@ -7,7 +7,7 @@ randomness round comes as a file. docs/formats/audit.md says what is checked of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,28 @@ Json = dict[str, Any]
 
 
 class BeaconPending(BitwitnessError):
-    """The intent stands in the ledger, its beacon is not there yet. `intent` is its index."""
+    """Intents stand in the ledger, their beacon is not there yet. `intents` are their indexes.
 
-    def __init__(self, intent: int, run: str, reason: str, how: str) -> None:
-        super().__init__(f"intent {intent} of run {run} waits for its beacon: {reason}; {how} --intent {intent}")
-        self.intent = intent
+    `before` is what to do first, if anything, and `options` are those that `ledger audit` then needs beside --intent.
+    """
+
+    def __init__(self, intents: Sequence[int], run: str, reason: str, before: str, options: str = "") -> None:
+        self.intents, self.reason, self.before, self.options = tuple(intents), reason, before, options
+        numbers = ", ".join(map(str, intents))
+        waits = (
+            f"intents {numbers} of run {run} wait for their"
+            if len(intents) > 1
+            else f"intent {numbers} of run {run} waits for its"
+        )
+        again = " ".join([f"ledger audit {run}", *([options] if options else []), *(f"--intent {n}" for n in intents)])
+        super().__init__(f"{waits} beacon: {reason}; {before}then `{again}`")
+
+    @classmethod
+    def of_line(cls, run: str, pending: Sequence[BeaconPending]) -> BeaconPending:
+        """Intents of several runs that lead to `run`, which one command goes on with."""
+        first = pending[0]
+        intents = [intent for one in pending for intent in one.intents]
+        return cls(intents, run, first.reason, first.before, " ".join(["--history", first.options]).strip())
 
 
 @dataclass(frozen=True)
@@ -97,8 +114,7 @@ def obtain(
         cosigned, reason = _ask(ledger, signed, witnesses)
         cosignature = _first(ledger, [cosigned], witnesses, intent)
         if cosignature is None:
-            how = "have it cosign by `ledger checkpoint`, then `ledger audit"
-            raise BeaconPending(intent, run, reason, f"{how} {run}`")
+            raise BeaconPending([intent], run, reason, "have it cosign by `ledger checkpoint`, ")
     given: Json = {"cosignature": cosignature.to_json(), "kind": named["kind"]}
     if named["kind"] == "cosignature":
         return Beacon(given, cosignature.beacon)
@@ -109,8 +125,8 @@ def obtain(
             f"no witness cosigned intent {intent} before round {number} of {source}; it can no longer be answered"
         )
     if file is None:
-        how = f"then `ledger audit {run}` --round FILE"
-        raise BeaconPending(intent, run, f"round {number} of {source}, due {rfc3339.text_of_seconds(due)}", how)
+        reason = f"round {number} of {source}, due {rfc3339.text_of_seconds(due)}"
+        raise BeaconPending([intent], run, reason, "", "--round FILE")
     signature = read_round(file, number)
     verify_round(source, number, signature)
     randomness = round_randomness(signature)

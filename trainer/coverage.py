@@ -24,6 +24,7 @@ from bitwitness.ledger.audit_rules import (
     tampered_steps,
     untrusted,
 )
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
@@ -168,6 +169,17 @@ def open_coverage(project: Project, ledger: Ledger, name: str) -> Coverage:
     enrolled = {key.keyid for key in ring if key.role == "auditor"}
     by_name, witnesses = (enrolled, frozenset[str]()) if trust is None else (trust.auditors, trust.witness_keys)
     return measure(history, ring, by_name, witnesses)
+
+
+def next_interval(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
+    """The steps that are this auditor's next, by how many cover them and whose share they are.
+
+    Raises what open_coverage() raises, and BitwitnessError where it has covered every step.
+    """
+    turns = open_coverage(project, ledger, name).next_turns(auditor)
+    if not turns:
+        raise BitwitnessError(f"this auditor has covered every step of run {name} already; `ledger coverage {name}`")
+    return turns[0].first, turns[0].last
 
 
 def measure(

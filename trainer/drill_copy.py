@@ -23,7 +23,7 @@ from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 
 from . import records, start
-from .ancestry_audit import line_of
+from .ancestry import line_of
 from .config import RunConfig
 from .data import Dataset
 from .data import record as record_datasets
@@ -34,7 +34,7 @@ from .data.reads import training_dataset, training_windows
 from .data.split import held_out_name
 from .data.windows import WindowStream
 from .drill_faults import Fault, FaultyStream, FaultyWorkspace
-from .history import RunHistory, open_run, open_verified_run
+from .history import RunHistory, open_run
 from .imports import NoSuchImport, imports_dir, matching_import
 from .material import LocalMaterial
 from .own_model import captured
@@ -43,7 +43,6 @@ from .replay import nearest_state, provide_first, replay
 from .run import Session, Stop, begin_chain, go_on
 from .state import State, StateUnavailable, state_folder
 from .step import Workspace
-from .venue import LocalPlace
 
 _CHAIN = frozenset({"run", "seq", "prev", "history", "signer"})
 
@@ -65,11 +64,10 @@ class Link:
 
 def read_line(project: Project, name: str, last: int | None) -> list[Link]:
     """Run `name` and those that it goes on from, the oldest first; of it at most the steps up to `last`."""
-    spans = line_of(LocalPlace(project), name)
     with project.open_ledger() as ledger:
-        line = [open_verified_run(project, ledger, span.run) for span in spans]
-    end = line[-1].last_step if last is None else min(last, line[-1].last_step)
-    return [Link(run, end if span.until is None else span.until) for run, span in zip(line, spans, strict=True)]
+        spans = line_of(project, ledger, name)
+    end = spans[-1].last if last is None else min(last, spans[-1].last)
+    return [Link(span.history, end if span.until is None else span.until) for span in spans]
 
 
 class DrillCopy:

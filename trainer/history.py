@@ -144,6 +144,15 @@ class RunHistory:
             and entry.leaf_hash.hex() not in done
         ]
 
+    def reopen(self, auditor: str, index: int) -> Entry:
+        """The intent at `index`, if it is this auditor's, open, and announced a sample. Raises BitwitnessError."""
+        if index not in self.open_intents(auditor):
+            raise BitwitnessError(f"entry {index} is no open audit-intent of this auditor for run {self.name}")
+        found = next(entry for entry in self.about if entry.index == index)
+        if found.predicate["first"] > self.first:
+            raise BitwitnessError(f"intent {index} announced steps chosen by hand; announce them anew with --steps")
+        return found
+
 
 def _commitment(fields: dict[str, Any]) -> StateCommitment:
     optimizer = fields.get("optimizer")

@@ -16,6 +16,7 @@ from bitwitness.ledger.errors import BitwitnessError
 
 from . import own_model
 from .config import RunConfig
+from .coverage import next_interval
 from .data.index import RECORD
 from .data.ranges import BLOCK
 from .data.tokenizer import TokenizerInfo
@@ -63,6 +64,8 @@ def plan_audit(
     samples: int,
     steps: tuple[int, int] | None,
     until: int | None = None,
+    uncovered: bool = False,
+    intent: int | None = None,
     evals: str | None = None,
     threads: int,
     windows_at_once: int = 0,
@@ -75,10 +78,15 @@ def plan_audit(
     with venue.open() as ledger:
         history = open_verified_run(venue.project, ledger, name)
         entries = ledger.size
+        if uncovered:
+            steps = next_interval(venue.project, ledger, name, venue.auditor.keyid)
     require_steps(history)
     if not history.steps:
         raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
     last = history.last_step if until is None else until
+    if intent is not None:
+        said = history.reopen(venue.auditor.keyid, intent).predicate
+        samples, last = said["samples"], said["last"]
     evaluated = 0
     if evals is not None:
         wanted = find_steps(history, evals)

@@ -116,8 +116,7 @@ def recheck(
             predicate["reason"] = verdict.reason.encode("ascii", "replace").decode("ascii")[:200]
         data = seal(entries.statement("recheck", None, predicate), venue.auditor)
         venue.refresh(ledger)
-        made = venue.conclude(ledger, data, still_verified(venue.project, ledger, history, audited))
-        work.finish()
+        made = venue.conclude(ledger, data, still_verified(venue.project, ledger, history, audited), work.finish)
     return RecheckReport(
         run=history.run,
         name=history.name,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bitwitness.ledger import merkle, tlog_proof
-from bitwitness.ledger.envelope import MAX_ENTRY
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.mirror import Mirror
@@ -20,14 +21,13 @@ from bitwitness.ledger.note import MAX_NOTE
 from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.replay_files import ENTRIES
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.submissions import read_submission, split_file
-from bitwitness.ledger.tile_export import write_whole
 from bitwitness.ledger.trust import load_trust
-from bitwitness.ledger.user_files import read_file
 
 from .history import LedgerNotVerified
 from .material import Material
+from .outbox import Outbox
 from .remote_material import RemoteMaterial
+from .venue import WaitsForLog
 
 _PATIENCE, _WAIT, _LONGEST_WAIT = 600.0, 1.0, 30.0
 """Seconds for which a log that is being written is asked again, and between two times, at first and at last."""
@@ -35,17 +35,6 @@ _PATIENCE, _WAIT, _LONGEST_WAIT = 600.0, 1.0, 30.0
 
 class NotSent(BitwitnessError):
     """The other side did not take an entry."""
-
-
-class WaitsForLog(BitwitnessError):
-    """The intent is in a file, and the audit goes on once the log holds it. `path` is the file's."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"the intent is in {path}: the log's owner appends it with `ledger append {path.name}`; once his log"
-            " shows it, give the same command again"
-        )
-        self.path = path
 
 
 def work_folder(policy: Path) -> Path:
@@ -75,19 +64,27 @@ class RemoteVenue(RemotePlace):
         self, remote: Remote, folder: Path, policy: Path | None, auditor: Signer, *, out: Path | None = None
     ) -> None:
         super().__init__(remote, folder, policy)
-        self.auditor, self._out = auditor, out
-        self.work = folder / "audits"
-        self._intent: bytes | None = None
+        self.auditor, self.work = auditor, folder / "audits"
+        self._outbox = None if out is None else Outbox(out)
+
+    def open(self) -> Ledger:
+        ledger = super().open()
+        if self._outbox is not None:
+            self._outbox.check(ledger)
+        return ledger
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        if self._outbox is None:
+            yield
+            return
+        with self._outbox.together():
+            yield
 
     def announce(self, ledger: Ledger, entry: bytes, *, drawn: bool) -> int | None:
         """Raises NotSent, WaitsForLog, and FoundWrong where the server's proof does not hold."""
-        if self._out is not None:
-            if self._out.exists():
-                self._check_out(ledger, self._out, entry)
-            write_whole(self._out, entry + b"\n")
-            if drawn:
-                raise WaitsForLog(self._out)
-            self._intent = entry
+        if self._outbox is not None:
+            self._outbox.announce(ledger, entry, drawn=drawn)
             return None
         self._send(entry)
         self.refresh(ledger)
@@ -96,29 +93,16 @@ class RemoteVenue(RemotePlace):
             raise LedgerNotVerified(f"{self._remote.url} proved the intent to be in its log, and its tiles lack it")
         return index
 
-    def _check_out(self, ledger: Ledger, out: Path, ours: bytes) -> None:
-        """Replace no file that still has to reach the log: an intent that waits stays the one that is drawn from."""
-        if out.read_bytes() == ours + b"\n":
-            return
-        kinds = [read_submission(entry) for entry in split_file(read_file(out, 4 * MAX_ENTRY))]
-        if all(ledger.find(entry.leaf_hash) is not None for entry in kinds):
-            return
-        if [entry.kind.name for entry in kinds] == ["audit-intent"]:
-            raise WaitsForLog(out)
-        raise BitwitnessError(
-            f"{out} holds an audit that the log does not have yet; append it there or give another --out"
-        )
-
     def refresh(self, ledger: Ledger) -> None:
         self._mirror.update(self._remote)
 
-    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes]) -> int | None:
-        if self._out is not None:
-            intent = b"" if self._intent is None else self._intent + b"\n"
-            write_whole(self._out, intent + entry + b"\n")
+    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes], done: Callable[[], None]) -> int | None:
+        if self._outbox is not None:
+            self._outbox.conclude(ledger, entry, done)
             return None
         index = self._send(entry)
         self.refresh(ledger)
+        done()
         return index
 
     def checkpoint(self, ledger: Ledger) -> str:

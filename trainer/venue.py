@@ -8,16 +8,31 @@ known, and the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from bitwitness.ledger import merkle
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from .history import LedgerNotVerified
 from .material import LocalMaterial, Material
+
+
+class WaitsForLog(BitwitnessError):
+    """Intents are in a file, and the audit goes on once the log holds them. `path` is the file's."""
+
+    def __init__(self, path: Path, intents: int = 1) -> None:
+        waits, them = ("the intent is", "it") if intents == 1 else (f"the intents of {intents} runs are", "them")
+        super().__init__(
+            f"{waits} in {path}: the log's owner appends {them} with `ledger append {path.name}`; once his log"
+            f" shows {them}, give the same command again"
+        )
+        self.path = path
 
 
 class Place(Protocol):
@@ -47,11 +62,14 @@ class Venue(Place, Protocol):
     def refresh(self, ledger: Ledger) -> None:
         """Let `ledger` hold what the log holds now."""
 
-    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes]) -> int | None:
-        """Hand the result over. `leaves` are those of the ledger, just verified.
+    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes], done: Callable[[], None]) -> int | None:
+        """Hand the result over, then call `done`. `leaves` are those of the ledger, just verified.
 
         Returns its index, or None where it waits in a file for the log's owner.
         """
+
+    def together(self) -> AbstractContextManager[None]:
+        """What is handed over in a file inside it is gathered, and written once, at the end; `done` is called then."""
 
     def checkpoint(self, ledger: Ledger) -> str:
         """A signed checkpoint that covers what was announced."""
@@ -86,12 +104,16 @@ class LocalVenue(LocalPlace):
     def refresh(self, ledger: Ledger) -> None:
         """It is the log."""
 
-    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes]) -> int | None:
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes], done: Callable[[], None]) -> int | None:
         """The checkpoint that follows signs the tree over just these entries. Raises LedgerNotVerified."""
         index = ledger.append([entry])[0]
         if ledger.root() != merkle.root([*leaves, merkle.leaf_hash(entry)]):
             raise LedgerNotVerified(f"{ledger.path} was changed during the audit; its tree is not signed")
         ledger.sign_checkpoint(self._log)
+        done()
         return index
 
     def checkpoint(self, ledger: Ledger) -> str:

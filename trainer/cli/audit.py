@@ -21,7 +21,7 @@ from ..audit import audit as run_audit
 from ..plan import plan_audit
 from ..recheck import recheck as run_recheck
 from .audit_text import ancestry_json, audit_json, plan_lines, recheck_json, recheck_lines, tell
-from .options import AtOnce, Threads, cores
+from .options import AtOnce, Device, Threads, cores
 from .progress import counting
 from .source import PolicyOption, RunOption, WorkOption, open_source
 
@@ -49,7 +49,9 @@ def audit(
     history: Annotated[
         bool,
         typer.Option(
-            "--history", help="Also the runs that it goes on from; --steps may reach across. The sample is for each."
+            "--history",
+            help="Also the runs that it goes on from; --steps may reach across. The sample is for each, and --uncovered"
+            " takes one interval of all.",
         ),
     ] = False,
     recheck: Annotated[
@@ -72,7 +74,11 @@ def audit(
         ),
     ] = None,
     intent: Annotated[
-        int | None, typer.Option(metavar="INDEX", help="Go on with this announced audit, whose beacon was awaited.")
+        list[int] | None,
+        typer.Option(
+            metavar="INDEX",
+            help="Go on with this announced audit, whose beacon was awaited; with --history of each run.",
+        ),
     ] = None,
     round_file: Annotated[
         Path | None, typer.Option("--round", metavar="FILE", help="The announced round, JSON as drand answers it.")
@@ -93,7 +99,7 @@ def audit(
     plan: Annotated[
         bool, typer.Option("--plan", help="Only say what it takes: bytes to fetch, memory, time on this machine.")
     ] = False,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu.")] = "cpu",
+    device: Device = "cpu",
     threads: Threads = None,
     windows_at_once: AtOnce = 0,
     as_json: JsonOption = False,
@@ -122,10 +128,8 @@ def audit(
 
     Example: ledger audit https://example.org/log demo --policy trust.toml --key alice.pem
     """
-    if device != "cpu":
-        raise BitwitnessError(f"--device {device}: only cpu computes the arithmetic of this version")
     if recheck is not None:
-        if any((run, steps, uncovered, history, part, evals, beacon, intent is not None, round_file, screen, plan)):
+        if any((run, steps, uncovered, history, part, evals, beacon, intent, round_file, screen, plan)):
             raise BitwitnessError("--recheck goes with a source, --policy, --key, --out, --work and --threads alone")
         with (
             open_source(source, policy=policy, key=key, out=out, work=work) as opened,
@@ -147,20 +151,27 @@ def audit(
         raise typer.Exit({"confirmed": 0, "refuted": 1}.get(found.result, 2))
     if source is None:
         raise BitwitnessError("say what to audit: a run of this project, a folder, or a URL")
-    if history and (uncovered or intent is not None or out is not None):
-        raise BitwitnessError("--history goes with --sample or --steps, and entries that are sent or appended at once")
     if history and evals is not None:
         raise BitwitnessError("--eval is of one run; leave out --history")
+    if intent and len(intent) > 1 and not history:
+        raise BitwitnessError("several --intent are of the several runs of --history; give one, or --history, too")
+    if uncovered and (steps or beacon or intent):
+        raise BitwitnessError("--uncovered chooses the steps; it goes with no --steps, --beacon or --intent")
+    if steps and (beacon or intent):
+        raise BitwitnessError("steps chosen by hand go with no beacon and with no announced sample; leave out --steps")
+    if part is not None and not steps:
+        raise BitwitnessError("one part is audited of steps that you name: give --steps A:B, too")
     samples, chosen = 0 if steps or uncovered or evals is not None else sample, _range(steps)
+    asked: dict[str, Any] = {"samples": samples, "steps": chosen, "uncovered": uncovered}
+    asked |= {"threads": threads or cores(), "windows_at_once": windows_at_once}
+    one_intent = intent[0] if intent else None
     if plan:
-        asked: dict[str, Any] = {"samples": samples, "steps": chosen, "threads": threads or cores()}
-        asked["windows_at_once"] = windows_at_once
         with open_source(source, policy=policy, key=key, out=out, work=work) as opened:
             name = opened.run(run)
             planned = (
-                plan_ancestry(opened.place, name, **asked)
+                plan_ancestry(opened.place, name, part=part, intents=intent or (), **asked)
                 if history
-                else [plan_audit(opened.place, name, evals=evals, **asked)]
+                else [plan_audit(opened.place, name, evals=evals, intent=one_intent, **asked)]
             )
         if as_json:
             emit_json({"runs": [one.to_json() for one in planned]} if history else planned[0].to_json())
@@ -172,24 +183,14 @@ def audit(
         open_source(source, policy=policy, key=key, out=out, work=work) as opened,
         counting("auditing") as report,
     ):
-        options: dict[str, Any] = {
-            "samples": samples,
-            "steps": chosen,
-            "screen": screen,
-            "part": part,
-            "beacon": beacon,
-            "threads": threads or cores(),
-            "windows_at_once": windows_at_once,
-            "report": report,
-        }
+        file = None if round_file is None else read_file(round_file, MAX_FILE)
+        options = {**asked, "screen": screen, "part": part, "beacon": beacon, "round_file": file, "report": report}
         name = opened.run(run)
         try:
             if history:
-                done = audit_ancestry(opened.place, name, **options)
+                done = audit_ancestry(opened.place, name, intents=intent or (), **options)
             else:
-                file = None if round_file is None else read_file(round_file, MAX_FILE)
-                options |= {"uncovered": uncovered, "intent": intent, "round_file": file, "evals": evals}
-                one = run_audit(opened.place, name, **options)
+                one = run_audit(opened.place, name, intent=one_intent, evals=evals, **options)
                 done = AncestryReport((one,), ())
         except KeyboardInterrupt:
             raise _stopped() from None

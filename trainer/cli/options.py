@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.plain import plain
+
 from ..run import MAX_THREADS
 
 Threads = Annotated[
@@ -16,6 +19,18 @@ AtOnce = Annotated[
     int,
     typer.Option("--windows-at-once", min=0, help="Windows computed at a time (memory, not bits); 0: a whole shard."),
 ]
+
+
+def _cpu(value: str) -> str:
+    if value != "cpu":
+        raise BitwitnessError(
+            f"--device {plain(value)}: this version replays on the CPU, which gives the same bits on any machine; "
+            "leave --device out"
+        )
+    return value
+
+
+Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu.", callback=_cpu)]
 
 
 def cores() -> int:

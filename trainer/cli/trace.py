@@ -16,7 +16,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from ..culprit_text import difference_json, lines
 from ..step_trace import VALUES, StepTrace, trace_step
 from ..venue import LocalPlace, Place
-from .options import AtOnce, Threads, cores
+from .options import AtOnce, Device, Threads, cores
 from .progress import counting
 from .source import PolicyOption, RunOption, WorkOption, open_to_read
 
@@ -43,6 +43,7 @@ def trace(
     values_mib: Annotated[
         int, typer.Option("--values-mib", min=0, help="Keep all outputs if they take at most this many MiB; 0: none.")
     ] = VALUES >> 20,
+    device: Device = "cpu",
     threads: Threads = None,
     windows_at_once: AtOnce = 0,
     as_json: JsonOption = False,
