@@ -97,7 +97,7 @@ def test_the_cosignature_may_come_later(trained: Project, tmp_path: Path) -> Non
     cosign_now(trained, tmp_path)  # of before the intent: worth nothing to it
     with pytest.raises(BeaconPending, match=r"waits for its beacon.*--intent") as pending:
         audit(trained, "r", samples=1, beacon="witness:w1", threads=2)
-    index = pending.value.intent
+    index = pending.value.intents[0]
     with pytest.raises(BeaconPending):
         audit(trained, "r", intent=index, threads=2)
     cosign_now(trained, tmp_path)
@@ -116,14 +116,14 @@ def test_the_ledger_takes_no_audit_with_another_beacon(trained: Project, tmp_pat
     with pytest.raises(BeaconPending) as pending:
         audit(trained, "r", samples=1, beacon="witness:w1", threads=2)
     cosign_now(trained, tmp_path)
-    report = audit(trained, "r", intent=pending.value.intent, threads=2)
+    report = audit(trained, "r", intent=pending.value.intents[0], threads=2)
     said = predicate(trained, report.entry)
     with pytest.raises(BeaconPending) as second:
         audit(trained, "r", samples=1, beacon="witness:w1", threads=2)
     auditor = trained.signer("auditor")
     with trained.open_ledger(writable=True) as ledger:
         leaves = [ledger.leaf_hash(number) for number in range(ledger.size)]
-        leaf, index = leaves[second.value.intent], second.value.intent
+        leaf, index = leaves[second.value.intents[0]], second.value.intents[0]
         late = cosign(ledger.origin, leaves, index, int(time.time()) + 90_000)
         for given in (said["beacon"], {"kind": "cosignature", "cosignature": late.to_json()}):
             seed = sample_seed(leaf, late.beacon).hex()
@@ -146,7 +146,7 @@ def test_a_round_after_the_intent(trained: Project, tmp_path: Path, monkeypatch:
             audit(trained, "r", beacon=text, threads=2)
     with pytest.raises(BeaconPending) as pending:
         audit(trained, "r", samples=1, beacon="test", threads=2)
-    intent = pending.value.intent
+    intent = pending.value.intents[0]
     number = predicate(trained, intent)["beacon"]["round"]  # type: ignore[index]
     assert now + 50 < drand.round_time(drand.SOURCES["test"], number) <= now + 80
     cosign_now(trained, tmp_path)
