@@ -46,7 +46,7 @@ def test_an_honest_run_matches(trained: Project) -> None:
     assert next((u.unit.first, u.unit.last, u.unit.cause) for u in report.units) == (0, 0, "init")
     assert (5, 6, "last") in [(u.unit.first, u.unit.last, u.unit.cause) for u in report.units]
     assert len(report.compared) == 4
-    assert [*audit_lines(report)][-1] == (
+    assert [*audit_lines(report, "r")][-1] == (
         "a tampered step outside what every audit replays is met with probability 0.50, 1% of the steps (1) with 0.50"
     )
     assert report.drawn == (1, 2)  # (1, 2) and (3, 4): the last unit is in every audit
@@ -249,7 +249,7 @@ def test_a_missing_state_is_replaced_by_an_earlier_one(trained: Project) -> None
         "stored state 4 is missing or cannot be read; replayed from step 0",
         "stored state 2 is damaged (not the ledger's); replayed from step 0",
     )
-    text = list(audit_lines(report))
+    text = list(audit_lines(report, "r"))
     assert "  and 4 steps on the way from the initial state" in text
 
 
@@ -265,7 +265,7 @@ def test_changed_data_is_not_called_a_mismatch(trained: Project) -> None:
 def test_ranges(trained: Project) -> None:
     report = audit(trained, "r", steps=(3, 3), threads=1)
     assert report.compared == (3, 4)
-    assert report.caught() is None and "chosen by hand: this says nothing of the others" in [*audit_lines(report)][-1]
+    assert report.caught() is None and "chosen by hand: this says nothing of the others" in [*audit_lines(report, "r")][-1]
     with pytest.raises(BitwitnessError, match="turn them round"):
         audit(trained, "r", steps=(4, 3), threads=1)
     with pytest.raises(BitwitnessError, match="steps 5:9"):
