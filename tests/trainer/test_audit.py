@@ -265,7 +265,9 @@ def test_changed_data_is_not_called_a_mismatch(trained: Project) -> None:
 def test_ranges(trained: Project) -> None:
     report = audit(trained, "r", steps=(3, 3), threads=1)
     assert report.compared == (3, 4)
-    assert report.caught() is None and "chosen by hand: this says nothing of the others" in [*audit_lines(report, "r")][-1]
+    assert (
+        report.caught() is None and "chosen by hand: this says nothing of the others" in [*audit_lines(report, "r")][-1]
+    )
     with pytest.raises(BitwitnessError, match="turn them round"):
         audit(trained, "r", steps=(4, 3), threads=1)
     with pytest.raises(BitwitnessError, match="steps 5:9"):
