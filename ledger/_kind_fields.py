@@ -47,6 +47,7 @@ OBSERVATION = record(
     Field("time", TIME),
     Field("host", HOST, optional=True, note="a random id, never a host's name"),
     Field("threads", POSITIVE, optional=True),
+    Field("ranks", POSITIVE, optional=True, note="processes that shared each step, if several"),
     Field("seconds_us", COUNT, optional=True, note="duration in microseconds"),
     Field("versions", mapping(LABEL), optional=True, note="name → version of libraries, compiler, target"),
 )

@@ -328,6 +328,17 @@ def config_from_ledger(resolved: dict[str, Any]) -> RunConfig:
     return config
 
 
+def differences(old: RunConfig, new: RunConfig) -> str:
+    """Every key in which two configurations differ, for a person."""
+    a, b = old.model_dump(), new.model_dump()
+    return "; ".join(
+        f"{section}.{key} was {a[section].get(key)!r}, is {b[section].get(key)!r}"
+        for section in a
+        for key in {**a[section], **b[section]}
+        if a[section].get(key) != b[section].get(key)
+    )
+
+
 def _explain(item: Any) -> str:
     parts, kind = [str(part) for part in item["loc"]], [""]
     if parts[:1] == ["model"]:

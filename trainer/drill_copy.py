@@ -40,9 +40,10 @@ from .material import LocalMaterial
 from .own_model import captured
 from .programs import StepPrograms
 from .replay import nearest_state, provide_first, replay
-from .run import Session, Stop, begin_chain, go_on
+from .run import Session, begin_chain, go_on
 from .state import State, StateUnavailable, state_folder
 from .step import Workspace
+from .stop import Stop
 
 _CHAIN = frozenset({"run", "seq", "prev", "history", "signer"})
 

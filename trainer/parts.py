@@ -32,18 +32,6 @@ class PartsUnavailable(BitwitnessError):
     """What a trainer keeps of the parts of a step is not at hand, or not what its entry commits to."""
 
 
-def fold_order(shards: int) -> list[tuple[int, int, int]]:
-    """The nodes of a fold as they are made: (first shard, shards, shards of the left child)."""
-    nodes, stack = [], []
-    for shard in range(shards):
-        stack.append((shard, 1))
-        while len(stack) > 1 and (shard == shards - 1 or stack[-1][1] == stack[-2][1]):
-            (_, right), (first, left) = stack.pop(), stack.pop()
-            nodes.append((first, left + right, left))
-            stack.append((first, left + right))
-    return nodes
-
-
 def count(shards: int) -> int:
     """How many leaves `parts/1` has."""
     return 2 * shards

@@ -97,10 +97,11 @@ def dataset_use(dataset: Dataset, role: str) -> Json:
     }
 
 
-def observed(host: str, threads: int) -> Json:
+def observed(host: str, threads: int, ranks: int = 1) -> Json:
     """Where and with what an entry was made; never part of what a replay compares."""
     return {
         "host": host,
+        **({} if ranks == 1 else {"ranks": ranks}),
         "threads": threads,
         "time": rfc3339.now(),
         "versions": {

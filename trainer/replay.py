@@ -159,6 +159,8 @@ def replay(
         fold = None
         expected = history.computed(number)
         commitment = state.commit(optimizer="optimizer" in expected)
+        if workspace.ranks is not None:  # who resumes does it with the ranks that then go on
+            workspace.ranks.agree(number, commitment.weights)
         differences = compare(expected, records.computed_step(record, commitment))
         if number in history.states:
             differences |= _compare_stored(history.stored(number), commitment, state)

@@ -8,14 +8,12 @@ chain go on. Nothing is ever recorded twice, so nothing forks.
 from __future__ import annotations
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import rfc3339
@@ -28,20 +26,25 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.submissions import take_waiting
 
 from . import own_model, records, start
-from .arithmetic import difference
-from .config import RunConfig, UserModel
+from .arithmetic import arithmetic, difference
+from .channel import RankError
+from .config import RunConfig, UserModel, differences
 from .data import DataError, Dataset, DatasetDamaged, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
 from .data.split import held_out_name
 from .history import RunHistory, open_run, open_verified_run, verified_leaves
+from .machine import machine_fault
 from .material import LocalStates
 from .memory import require_memory
 from .own_model import OwnModel
 from .parts import save_leaves
+from .rank_start import Terms, require_ranks
+from .ranks import Leader
 from .record_check import require_record
 from .replay import resume_state
 from .state import State, StateCommitment, remove_leftovers, save_state, state_folder
 from .step import NotFinite, StepRecord, Workspace, step
+from .stop import Stop, stop_signals
 
 MAX_THREADS = 256
 
@@ -99,6 +102,7 @@ class Session:
     log: Signer
     report: Callable[[Progress], None]
     own: OwnModel | None = None
+    ranks: Leader | None = None
     host: str = field(default_factory=records.new_host_id)
     last_held_out: float | None = None
     last_loss: float | None = None
@@ -108,7 +112,18 @@ class Session:
         return self.project.runs_dir / self.config.run.name
 
     def observed(self) -> dict[str, Any]:
-        return records.observed(self.host, self.workspace.threads)
+        return records.observed(self.host, self.workspace.threads, 1 if self.ranks is None else self.ranks.ranks)
+
+
+class Company(Protocol):
+    """The other ranks of a run, here (local_ranks.py) or elsewhere (rank_start.py)."""
+
+    @property
+    def ranks(self) -> int:
+        """How many there are, this one included."""
+
+    def lead(self, terms: Terms, stop: Stop) -> AbstractContextManager[Leader]:
+        """Bring them together. They end when the block does."""
 
 
 def train(
@@ -118,14 +133,19 @@ def train(
     threads: int,
     resume: bool = False,
     windows_at_once: int = 0,
+    company: Company | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> RunResult:
     """Run `config` to its last step, or until SIGINT or SIGTERM, and leave a signed chain in the project's ledger.
 
-    Raises RunNameTaken, RunFinished, NotFinite (after a signed `halt`), ReplayMismatch when a resumed run does
-    not meet its own ledger, and the errors of data, ledger and keys.
+    With `company` this process is rank 0 of several, which alone needs keys and ledger; the bits are the same.
+
+    Raises RunNameTaken, RunFinished, RankError, NotFinite (after a signed `halt`), ReplayMismatch when a resumed run
+    does not meet its own ledger, and the errors of data, ledger and keys.
     """
     check_threads(threads)
+    if company is not None:
+        require_ranks(company.ranks, config.data.shards)
     trainer, log = project.signer("trainer"), project.signer("log")
     with project.open_ledger(writable=True) as ledger:
         existing = open_run(ledger, config.run.name, missing_ok=True)
@@ -139,7 +159,7 @@ def train(
         if existing is not None and (asked := own_model.as_recorded(config, existing.config)) != existing.config:
             raise BitwitnessError(
                 f"the configuration differs from the one that run {config.run.name} began with: "
-                f"{_difference(existing.config, asked)}"
+                f"{differences(existing.config, asked)}"
             )
         if existing is None:
             verified_leaves(project, ledger)  # nobody trains for days onto a log that is broken
@@ -167,7 +187,13 @@ def train(
         workspace = Workspace(config, threads, windows_at_once, captured=programs)
         session = Session(project, ledger, config, workspace, stream, held_out, trainer, log, report, own)
         remove_leftovers(session.folder)
-        with _stop_signals() as stop:
+        with ExitStack() as stack:
+            stop = stack.enter_context(stop_signals())
+            if company is not None:
+                if (fault := machine_fault(threads)) is not None:
+                    raise RankError(0, f"cannot take part: {fault}")
+                terms = Terms(config, data.commitment, arithmetic(config, programs), None if own is None else own.data)
+                workspace.ranks = session.ranks = stack.enter_context(company.lead(terms, stop))
             if existing is None:
                 state, init = start.begin(project, ledger, config, workspace.layout)
                 stream.check_samples(state.control.cursor, config.data.windows_per_step)  # before anything is recorded
@@ -178,7 +204,10 @@ def train(
                     own.save(session.folder)
                 state, writer = _resume(session, existing)
             try:
-                return go_on(session, state, writer, stop)
+                result = go_on(session, state, writer, stop)
+                if session.ranks is not None:
+                    session.ranks.end(result.outcome, result.stopped_by)
+                return result
             except (BitwitnessError, KernelError) as error:
                 ledger.sign_checkpoint(log)  # what is recorded is covered, however the run stands
                 if (hint := _way_on(error, config.run.name, state.control.step)) is not None:
@@ -193,6 +222,8 @@ def _way_on(error: Exception, name: str, step: int) -> str | None:
             f"run {name} is halted in the log. Lower optimizer.learning_rate, and give the new run a name of its own "
             "with --name"
         )
+    if isinstance(error, RankError):
+        return f"run {name} is kept up to its last entry: `ledger train --resume` goes on, with any number of ranks"
     if isinstance(error, (DataError, DatasetDamaged)):
         return f"run {name} is in the log up to step {step}: once the data is whole, `ledger train --resume` goes on"
     return None
@@ -291,6 +322,8 @@ def go_on(session: Session, state: State, writer: RunWriter, stop: Stop) -> RunR
         last = number == config.steps
         stores = _stores(session.config, number)
         commitment = state.commit(optimizer=stores or number % config.commit_optimizer_every == 0)
+        if session.ranks is not None:
+            session.ranks.agree(number, commitment.weights)
         seconds = time.perf_counter() - began
         if record.parts is not None:
             save_leaves(session.folder, number, record.parts)
@@ -429,44 +462,3 @@ def _check_vocabulary(dataset: Dataset, vocabulary: int) -> None:
             f"dataset {dataset.name} has token ids up to {needed - 1}; model.vocabulary = {vocabulary} "
             f"is too small: set it to {needed} or more"
         )
-
-
-def _difference(old: RunConfig, new: RunConfig) -> str:
-    a, b = old.model_dump(), new.model_dump()
-    return "; ".join(
-        f"{section}.{key} was {a[section][key]!r}, is {b[section][key]!r}"
-        for section in a
-        for key in a[section]
-        if a[section][key] != b[section][key]
-    )
-
-
-class Stop:
-    """Set by the first SIGINT or SIGTERM: the step in hand is finished, signed and stored."""
-
-    number: int | None = None
-
-    @property
-    def asked(self) -> bool:
-        return self.number is not None
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Stop]:
-    stop = Stop()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.number = stop.number or number
-
-    try:
-        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever runs the thread decides when it stops
-        yield stop
-        return
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -18,12 +18,14 @@ from bitwitness.kernels import host
 from bitwitness.kernels.buffers import F32, Array, floats, zeros
 from bitwitness.kernels.program import Executor, Program
 from bitwitness.kernels.reduce import sum_f64
+from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_hex, f64_hex
 
 from . import model
 from .config import RunConfig
 from .data.windows import Rows, WindowStream
+from .fold import Node, completed
 from .layout import Layout
 from .parts import PartLeaves, Parts
 from .programs import Decoder, StepPrograms
@@ -80,6 +82,27 @@ class StepRecord:
         }
 
 
+Sums = tuple[float, int]
+"""What a shard gives beside its gradient: the sum of its token losses in binary64, and its valid tokens."""
+
+
+class Exchange(Protocol):
+    """The ranks among which the shards of a step are divided (ranks.py)."""
+
+    @property
+    def own(self) -> range:
+        """The shards of this rank."""
+
+    def begin(self, state: State) -> None:
+        """All begin with the step after `state`."""
+
+    def combine(self, fold: PartialFold, workspace: Workspace) -> tuple[F32, list[Sums]]:
+        """The root of the whole fold, [n], and the sums of every shard."""
+
+    def agree(self, step: int, weights: Commitment) -> None:
+        """All have these weights after `step`."""
+
+
 @dataclass
 class Workspace:
     """Programs and buffers of one config: planned once, reused by every step; nothing grows inside a step.
@@ -93,6 +116,8 @@ class Workspace:
     taps: bool = False
     captured: StepPrograms | None = None
     """The programs of a model of the user's; else those of the built-in one."""
+    ranks: Exchange | None = None
+    """The other ranks of a run that several compute."""
     programs: StepPrograms = field(init=False)
     layout: Layout = field(init=False)
 
@@ -102,6 +127,7 @@ class Workspace:
         self.layout = layout = programs.layout
         layout.require(*config.optimizer.frozen, *config.optimizer.weight_decay_overrides)
         per_shard = config.data.windows_per_shard
+        self.completed = completed(config.data.shards)
         at_once = self.windows_at_once or per_shard
         self.windows_at_once = at_once = max(1, min(at_once, per_shard))
         self._shard = {
@@ -267,6 +293,8 @@ class PartialFold:
     tokens: int = 0
     parts: Parts | None = None
     """The leaves so far of a step that commits to its parts."""
+    sums: list[Sums] = field(default_factory=list)
+    """Of the shards that were computed here."""
 
 
 AfterShard = Callable[[PartialFold], None]
@@ -320,13 +348,17 @@ def folded_gradient(
 ) -> tuple[F32, float, int]:
     """Fold the step's shard gradients; return (gradient [n], sum of losses, valid tokens).
 
-    The stack holds the roots of the complete subtrees so far: log2(S) gradients at most.
+    The stack holds the roots of the complete subtrees so far: log2(S) gradients at most. Where several ranks share the
+    step, it is that of the shards of this one, and what they have is combined in the order of the tree.
     """
-    data, cursor = workspace.config.data, state.control.cursor
-    weights = workspace.weights(state.params)
+    data, cursor, ranks = workspace.config.data, state.control.cursor, workspace.ranks
     fold = fold or PartialFold()
-    stack = fold.stack
-    for shard in range(fold.shard, data.shards):
+    own = range(data.shards)
+    if ranks is not None:
+        ranks.begin(state)
+        own = ranks.own
+    weights = workspace.weights(state.params)
+    for shard in range(max(own.start, fold.shard), own.stop):
         first = cursor + shard * data.windows_per_shard
         gradient, loss, count = workspace.shard_gradient(weights, windows, first)
         if tap is not None:
@@ -334,24 +366,30 @@ def folded_gradient(
         if fold.parts is not None:
             fold.parts.shard(shard, gradient, loss, count)
         fold.total, fold.tokens = fold.total + loss, fold.tokens + count
-        stack.append((1, gradient))
-        while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
-            _merge(fold, workspace, shard + 1)
+        fold.sums.append((loss, count))
+        fold.stack.append((1, gradient))
+        for node in workspace.completed[shard]:
+            if node.first >= own.start:
+                _merge(fold, workspace, node)
         fold.shard = shard + 1
         if after_shard is not None and fold.shard < data.shards:
             after_shard(fold)
-    while len(stack) > 1:
-        _merge(fold, workspace, data.shards)
-    return stack[0][1], fold.total, fold.tokens
+    if ranks is None:
+        return fold.stack[0][1], fold.total, fold.tokens
+    gradient, sums = ranks.combine(fold, workspace)
+    total, tokens = 0.0, 0
+    for loss, count in sums:  # ascending, as one machine adds them
+        total, tokens = total + loss, tokens + count
+    return gradient, total, tokens
 
 
-def _merge(fold: PartialFold, workspace: Workspace, end: int) -> None:
-    """Add the two uppermost sums, of the shards before `end`."""
-    (count, right), (before, left) = fold.stack.pop(), fold.stack.pop()
-    total, gradient = before + count, workspace.fold(left, right)
+def _merge(fold: PartialFold, workspace: Workspace, node: Node) -> None:
+    """Add the two uppermost sums, which are the children of `node`."""
+    (_, right), (_, left) = fold.stack.pop(), fold.stack.pop()
+    gradient = workspace.fold(left, right)
     if fold.parts is not None:
-        fold.parts.fold(end - total, total, gradient)
-    fold.stack.append((total, gradient))
+        fold.parts.fold(node.first, node.shards, gradient)
+    fold.stack.append((node.shards, gradient))
 
 
 def step_scalars(config: RunConfig, update: int, norm: float, tokens: int) -> dict[str, float]:

@@ -39,13 +39,6 @@ def history_of(project: Project) -> RunHistory:
         return open_run(ledger, "r")
 
 
-def test_the_fold_has_the_shape_of_the_tree() -> None:
-    assert parts.fold_order(1) == []
-    assert parts.fold_order(3) == [(0, 2, 1), (0, 3, 2)]
-    assert parts.fold_order(7) == [(0, 2, 1), (2, 2, 1), (0, 4, 2), (4, 2, 1), (4, 3, 2), (0, 7, 4)]
-    assert all(len(parts.fold_order(n)) == n - 1 for n in range(1, 20))
-
-
 def test_a_step_commits_to_its_parts(trained: Project) -> None:
     history = history_of(trained)
     for step in range(1, 5):

@@ -19,6 +19,9 @@ AtOnce = Annotated[
     int,
     typer.Option("--windows-at-once", min=0, help="Windows computed at a time (memory, not bits); 0: a whole shard."),
 ]
+RankTimeout = Annotated[
+    float, typer.Option(min=1, max=86400, help="Seconds that a rank waits for another's part of a step.")
+]
 
 
 def _cpu(value: str) -> str:
