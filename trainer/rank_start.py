@@ -17,7 +17,7 @@ from typing import Any
 from bitwitness.ledger.captured_file import MODEL_LIMIT
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment, byte_view
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import BitwitnessError, Stopped
 
 from .channel import Channel, RankError, RankFailed, fail
 from .config import RunConfig, config_from_ledger
@@ -131,7 +131,7 @@ def led(
     shards = terms.config.data.shards
     leader = Leader(place.ranks, shards, {}, stop)
     try:
-        addresses = _gather(listener, place, leader.channels, look)
+        addresses = _gather(listener, place, leader.channels, stop, look)
         for rank, channel in leader.channels.items():
             connect, accept = _neighbours(rank, shards, place.ranks)
             channel.tell(
@@ -153,7 +153,7 @@ def led(
 
 
 def _gather(
-    listener: socket.socket, place: Place, channels: dict[int, Channel], look: Callable[[], None]
+    listener: socket.socket, place: Place, channels: dict[int, Channel], stop: Stop, look: Callable[[], None]
 ) -> dict[int, tuple[str, int]]:
     """Fill `channels`; return where each rank listens."""
     addresses, codes, odd = {}, {}, ""
@@ -161,6 +161,8 @@ def _gather(
     listener.settimeout(_LOOK)
     while len(channels) < place.ranks - 1:
         look()
+        if stop.number is not None:
+            raise Stopped("stopped while rank 0 waited for the others; nothing was done", stop.number)
         if time.monotonic() > deadline:
             absent = sorted(set(range(1, place.ranks)) - channels.keys())
             who = f"rank {absent[0]}" + (f" and {len(absent) - 1} more" if absent[1:] else "")

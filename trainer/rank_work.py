@@ -55,7 +55,7 @@ def work(project: Project, place: Place, *, threads: int, windows_at_once: int =
 
     Raises RankError, and the errors of configuration and data.
     """
-    with stop_signals() as stop, joined(place) as joining:
+    with joined(place) as joining, stop_signals() as stop:  # before, a signal has nothing to wait for
         try:
             return _work(project, joining, threads, windows_at_once, load, stop)
         except (KernelError, OSError, MemoryError) as error:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.commitments import Commitment
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import BitwitnessError, Stopped
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import rank_start, rank_work
 from bitwitness.trainer.audit import audit
@@ -252,6 +252,13 @@ def test_ranks_that_do_not_come_or_come_as_others(project: Project) -> None:
             work(project, replace(place, **change), **options)
 
         refused(project, Threads(project, 3, timeout=1.5, who=as_another), message)
+
+
+def test_who_waits_for_ranks_can_be_stopped(project: Project) -> None:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(Stopped, match="waited for the others; nothing was done") as stopped:
+        train(project, configured("refused"), threads=1, company=Threads(project, 2, who=lambda *_, **__: None))
+    assert stopped.value.exit_code == 143 and "refused" not in names(project)
 
 
 def test_more_ranks_than_shards(project: Project) -> None:
