@@ -30,6 +30,7 @@ from .config import Model, RunConfig, UserModel, differences
 from .data import Dataset, WindowStream
 from .machine import machine_fault
 from .memory import require_memory
+from .own_model import as_recorded
 from .rank_start import Joining, Place, joined
 from .state import State
 from .step import NotFinite, NoTokens, Workspace, step
@@ -67,7 +68,8 @@ def _work(
 ) -> Worked:
     terms, rank = joining.terms, joining.place.rank
     config = terms.config
-    if load is not None and (mine := load(lambda start: config.model)) != config:
+    mine = config if load is None else as_recorded(load(lambda start: config.model), config)
+    if mine != config:
         raise RankError(rank, f"has another configuration than rank 0: {differences(config, mine)}")
     programs = None
     if terms.model is not None:

@@ -129,7 +129,8 @@ def test_a_model_of_the_users_own_is_sent_as_data(project: Project, tmp_path: Pa
     (project.root / "gpt.py").write_text(GPT)
     train(project, parse_config(table, where="test"), threads=1)
     table["run"]["name"] = "own-3"
-    train(project, parse_config(table, where="test"), threads=1, company=Threads(elsewhere, 3))
+    config = parse_config(table, where="test")
+    train(project, config, threads=1, company=Threads(elsewhere, 3, load=lambda _: config))
     assert computed(project, "own-3") == computed(project, "own")
 
 
