@@ -324,7 +324,13 @@ def state_digest(
 
 def digest_of_checked(parts: Mapping[str, Any]) -> str:
     """state_digest() of {control, optimizer, weights}, or without `optimizer`, whose form a schema has checked."""
-    return _domain_hash("bitwitness/state/v1", jcs.write(parts))
+    control, optimizer, weights = parts["control"], parts.get("optimizer"), parts["weights"]
+    # Canonical JSON, written out: numbers, and hex digits that need no escapes. Each step has one.
+    text = f'{{"control":{{"cursor":{control["cursor"]:d},"step":{control["step"]:d},"tokens":{control["tokens"]:d}}},'
+    if optimizer is not None:
+        text += f'"optimizer":{{"root":"{optimizer["root"]}","size":{optimizer["size"]},"type":"optimizer/1"}},'
+    text += f'"weights":{{"root":"{weights["root"]}","size":{weights["size"]},"type":"weights/1"}}}}'
+    return _domain_hash("bitwitness/state/v1", text.encode("ascii"))
 
 
 def _as_json(value: Commitment | Mapping[str, Any], type: str) -> dict[str, Any]:

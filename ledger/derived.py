@@ -1,12 +1,19 @@
 """Derived tables: the rows that follow from entries, made by the same code for an append and for a rebuild.
 
 Nothing here is evidence. `ledger rebuild` makes all of it again from the entries, and `ledger fsck` compares.
+
+The tables always tell of the first so many entries (derived_size), all of them but for a few: rows of steps that are
+appended singly, one after the other, wait for each other, at most MOST_WAITING of them and PATIENCE. Whatever else is
+appended writes theirs, too, and so do a checkpoint, the end of the writer, and whoever reads through it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import sqlite3
+import struct
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -36,7 +43,11 @@ class Conflict(BitwitnessError):
 
 
 class Derivation:
-    """Writes derived rows into the open transaction of a connection. One per connection and sequence of appends."""
+    """Writes derived rows into the open transaction of a connection. One per connection and sequence of appends.
+
+    It must be told of every entry in order; after forget() and in the beginning that goes on after those that the
+    tables have.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -44,14 +55,20 @@ class Derivation:
         self._keys: dict[str, int] = {}
         # Steps are nearly all entries: their rows go in together, many at a time.
         self._steps: list[tuple[Row, Row, Json]] = []
+        self._written = -math.inf  # when rows were last written
         self._block: list[bytes] | None = None  # leaf hashes of the block of entries that is not full yet
+        self._places: list[Row] = []  # of blocks that are full
+        self.behind = True
+        """Whether entries that the tables do not have may be unknown here."""
 
     def forget(self) -> None:
-        """Drop what was remembered; to be called when the transaction is rolled back."""
+        """Drop what was remembered; to be called when a transaction is rolled back."""
         self._runs.clear()
         self._keys.clear()
         self._steps.clear()
         self._block = None
+        self._places.clear()
+        self.behind = True
 
     def apply(self, index: int, entry: Sealed) -> None:
         """Add the rows of entry `index`, those of steps at the next flush().
@@ -75,7 +92,7 @@ class Derivation:
             raise _conflict(str(error), kind, predicate) from None
 
     def _place(self, index: int, leaf_hash: bytes) -> None:
-        """Remember where a leaf hash is, and write the block that it fills."""
+        """Remember where a leaf hash is; the block that it fills is written at the next flush()."""
         start = index - index % derived_schema.LEAF_BLOCK
         if self._block is None:
             query = "SELECT leaf_hash FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx"
@@ -83,8 +100,7 @@ class Derivation:
             self._block = [row[0] for row in stored]
         self._block.append(leaf_hash)
         if len(self._block) == derived_schema.LEAF_BLOCK:
-            rows = sorted((leaf_hash[:8], start + place) for place, leaf_hash in enumerate(self._block))
-            many_rows.insert(self._connection, "leaf_places", ("prefix", "entry"), rows)
+            self._places += sorted((leaf_hash[:8], start + place) for place, leaf_hash in enumerate(self._block))
             self._block = []
 
     def _log(self, index: int, entry: Sealed, predicate: Json) -> None:
@@ -113,8 +129,16 @@ class Derivation:
         """How many steps wait for flush()."""
         return len(self._steps)
 
+    def may_wait(self) -> bool:
+        """Whether the rows of steps may wait on, beyond this transaction."""
+        return len(self._steps) < MOST_WAITING and not self._places and time.monotonic() - self._written < PATIENCE
+
     def flush(self) -> None:
-        """Write the rows of steps that apply() has kept back; to be called before the transaction ends."""
+        """Write the rows of steps that apply() has kept back, into the open transaction."""
+        if self._places:
+            many_rows.insert(self._connection, "leaf_places", ("prefix", "entry"), self._places)
+            self._places.clear()
+        self._written = time.monotonic()
         if not self._steps:
             return
         steps, self._steps = self._steps, []
@@ -229,11 +253,10 @@ class Derivation:
             run,
             computed["step"],
             index,
-            jcs.f64_from_hex(computed["loss"]),
+            *_DOUBLES(bytes.fromhex(computed["loss"] + computed["norm"])),
+            None if learning_rate is None else _SINGLE(bytes.fromhex(learning_rate))[0],
             computed["loss"],
-            jcs.f64_from_hex(computed["norm"]),
             computed["norm"],
-            None if learning_rate is None else jcs.f32_from_hex(learning_rate),
             learning_rate,
             computed["tokens"],
             None if microseconds is None else microseconds / 1e6,
@@ -396,12 +419,18 @@ class Derivation:
 
 
 MOST_KEPT = 1000
-"""So many steps may wait for flush(), which whoever applies entries sees to."""
+"""So many steps of one append may wait for flush(), which whoever applies entries sees to."""
+MOST_WAITING = 128
+"""Fewer steps than this have no rows yet when an append is durable."""
+PATIENCE = 0.2
+"""Where no rows have been written for so many seconds, an append writes all that wait and its own."""
 
 _STEP = (
-    "run", "step", "entry", "loss", "loss_bits", "norm", "norm_bits", "learning_rate", "learning_rate_bits", "tokens",
+    "run", "step", "entry", "loss", "norm", "learning_rate", "loss_bits", "norm_bits", "learning_rate_bits", "tokens",
     "seconds", "time", "weights",
 )  # fmt: skip
+# Of hex digits that the kind's schema has checked: one NaN, which SQLite makes NULL.
+_DOUBLES, _SINGLE = struct.Struct(">dd").unpack, struct.Struct(">f").unpack
 _LOG = ("entry", "kind", "signer", "run", "seq")
 
 _Rows = Callable[[Derivation, int, str, Json], None]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import derived_schema, schema
 
-BASE_TABLES = ("ledger", "entries", "nodes", "checkpoints")
+BASE_TABLES = ("ledger", "entries", "checkpoints")
 MAX_VALUE = 1 << 21
 """Bytes of one value or row; notes may have 1,000,000, entries less than 65,536."""
 _STEPS = 100_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import quote
 
 from . import guard, schema
@@ -49,22 +49,31 @@ class LedgerFull(BitwitnessError):
         self.size = size
 
 
-@contextmanager
-def reporting(path: Path, size: Callable[[], int] = lambda: 0) -> Iterator[None]:
+class reporting:
     """Turn SQLite's errors into ours; `size` tells how many entries are safe."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        message = str(error)
-        if "disk is full" in message:
-            raise LedgerFull(path, size()) from None
-        if "locked" in message or "busy" in message:
-            raise BitwitnessError(f"{path} is busy ({message}); try again") from None
-        if "unable to open" in message or "readonly" in message or "disk I/O" in message:
-            raise BitwitnessError(f"{path} cannot be used: {message}") from None
-        raise LedgerDamaged(path, f"{message}; run `ledger fsck`") from None
-    except UnicodeDecodeError:  # how sqlite3 reports an error whose text quotes a damaged schema
-        raise LedgerDamaged(path, "its schema was edited; run `ledger fsck`") from None
+
+    def __init__(self, path: Path, size: Callable[[], int] = lambda: 0) -> None:
+        self._path = path
+        self._size = size
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        path = self._path
+        if isinstance(error, sqlite3.DatabaseError):
+            message = str(error)
+            if "disk is full" in message:
+                raise LedgerFull(path, self._size()) from None
+            if "locked" in message or "busy" in message:
+                raise BitwitnessError(f"{path} is busy ({message}); try again") from None
+            if "unable to open" in message or "readonly" in message or "disk I/O" in message:
+                raise BitwitnessError(f"{path} cannot be used: {message}") from None
+            raise LedgerDamaged(path, f"{message}; run `ledger fsck`") from None
+        if isinstance(error, UnicodeDecodeError):  # how sqlite3 reports an error whose text quotes a damaged schema
+            raise LedgerDamaged(path, "its schema was edited; run `ledger fsck`") from None
 
 
 def connect(path: Path, *, writable: bool) -> sqlite3.Connection:

@@ -220,7 +220,7 @@ class Frontier:
         if len(hashes) != size.bit_count():
             raise ProofError(f"a tree of {size} has {size.bit_count()} frontier hashes, not {len(hashes)}")
         self.size = size
-        self._hashes = list(hashes)
+        self._hashes = tuple(hashes)
 
     @classmethod
     def load(cls, size: int, get_node: GetNode) -> Frontier:
@@ -235,8 +235,8 @@ class Frontier:
 
     def copy(self) -> Frontier:
         """Another one of the same leaves, which grows by itself."""
-        twin = Frontier()
-        twin.size, twin._hashes = self.size, list(self._hashes)
+        twin = Frontier.__new__(Frontier)
+        twin.size, twin._hashes = self.size, self._hashes
         return twin
 
     def append(self, leaf: bytes) -> list[Node]:
@@ -245,19 +245,19 @@ class Frontier:
             raise ProofError(f"a tree holds at most {MAX_SIZE} leaves")
         if len(leaf) != HASH_SIZE:
             _check_hashes((leaf,))
-        level, index, current = 0, self.size, leaf
+        level, index, current, hashes = 0, self.size, leaf, self._hashes
         made: list[Node] = [(0, index, current)]
         while index & 1:
-            current = node_hash(self._hashes.pop(), current)
             level, index = level + 1, index >> 1
+            current = node_hash(hashes[-level], current)
             made.append((level, index, current))
-        self._hashes.append(current)
+        self._hashes = (*(hashes[:-level] if level else hashes), current)
         self.size += 1
         return made
 
     def root(self) -> bytes:
         """The root of all leaves so far."""
-        return _fold(tuple(self._hashes)) if self._hashes else EMPTY_ROOT
+        return _fold(self._hashes) if self._hashes else EMPTY_ROOT
 
 
 @lru_cache(maxsize=1024)

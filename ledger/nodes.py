@@ -1,19 +1,19 @@
-"""Where inner nodes of the Merkle tree are stored: positions in the order in which they become complete.
+"""Where inner nodes of the Merkle tree are stored: with the entry that completes them, the last one under each.
 
-Leaf n completes one inner node at each of the levels 1 … trailing zeros of n + 1; n leaves have completed
-n - popcount(n) in all. So node (level, index), covering leaves up to e = ((index + 1) << level) - 1, is number
-e - popcount(e) + level - 1, counted from zero.
+Entry n completes one inner node at each of the levels 1 … trailing ones of n. Its row holds their hashes one after the
+other, from level 1 up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 
-def position(level: int, index: int) -> int:
-    """The stored position of the perfect subtree (level, index); level >= 1."""
-    last = ((index + 1) << level) - 1
-    return last - last.bit_count() + level - 1
+from .merkle import HASH_SIZE, Node
+
+NODE = f"SELECT substr(nodes, {HASH_SIZE} * (?1 - 1) + 1, {HASH_SIZE}) FROM entries WHERE idx = ((?2 + 1) << ?1) - 1"
+"""The hash of the perfect subtree (?1 = level from 1, ?2 = index); an empty one, or no row, where it is not stored."""
 
 
-def count(size: int) -> int:
-    """How many inner nodes a tree of `size` leaves has completed."""
-    return size - size.bit_count()
+def column(completed: Iterable[Node]) -> bytes:
+    """The `nodes` of an entry that completes these perfect subtrees, its own leaf hash (level 0) first."""
+    return b"".join([digest for level, _index, digest in completed if level])

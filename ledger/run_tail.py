@@ -32,10 +32,9 @@ class RunTail:
         return self._tree.size
 
     def copy(self) -> RunTail:
-        twin = RunTail(self.run, (), ended=self.ended)
-        twin.prev = self.prev
-        twin._tree = self._tree.copy()
-        twin._root = self._root
+        twin = RunTail.__new__(RunTail)
+        twin.run, twin.prev, twin.ended = self.run, self.prev, self.ended
+        twin._tree, twin._root = self._tree.copy(), self._root
         return twin
 
     def add(self, leaf_hash: bytes, kind: str) -> None:

@@ -4,8 +4,8 @@ An entry is stored as its two independent parts, the payload (canonical JSON, re
 raw signature; the envelope around them is a pure function of the two, so the signed bytes come back exactly and
 every stored byte is bound by the leaf hash. This takes a third less room than the envelope itself.
 
-Inner nodes of the Merkle tree are stored once they are complete, in the order in which they become complete
-(post-order), so that appending touches only the last page of each table.
+An inner node of the Merkle tree stands in the row of the entry that completes it, the last one under it: so an append
+is one row, and touches one page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sqlite3
 from .envelope import assemble
 
 APPLICATION_ID = 0x62697477  # "bitw", in the file's header
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FORMAT = "bitwitness-ledger/1"
 # Rows of about 1,400 bytes: 16 KiB pages hold eleven with little waste; 4 KiB pages would hold two.
 PAGE_SIZE = 16384
@@ -32,14 +32,8 @@ CREATE TABLE entries (
     idx INTEGER PRIMARY KEY CHECK (idx >= 0),
     payload TEXT NOT NULL,
     signature BLOB NOT NULL CHECK (length(signature) = 64),
-    leaf_hash BLOB NOT NULL CHECK (length(leaf_hash) = 32)
-) STRICT;
-
-CREATE TABLE nodes (
-    pos INTEGER PRIMARY KEY CHECK (pos >= 0),
-    level INTEGER NOT NULL CHECK (level >= 1),
-    idx INTEGER NOT NULL CHECK (idx >= 0),
-    hash BLOB NOT NULL CHECK (length(hash) = 32)
+    leaf_hash BLOB NOT NULL CHECK (length(leaf_hash) = 32),
+    nodes BLOB NOT NULL CHECK (length(nodes) % 32 = 0)
 ) STRICT;
 
 CREATE TABLE checkpoints (
@@ -70,7 +64,7 @@ CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger WHEN (SELECT count(*) FRO
 BEGIN SELECT RAISE(ABORT, 'a ledger has one origin'); END;
 """
 
-_KEYS = {"entries": "idx", "nodes": "pos", "checkpoints": "id"}
+_KEYS = {"entries": "idx", "checkpoints": "id"}
 
 TRIGGERS = "".join(
     [_NO_CHANGE.format(table=table) for table in ("ledger", *_KEYS)]

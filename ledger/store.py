@@ -1,8 +1,9 @@
 """The ledger: an append-only list of signed entries, its Merkle tree and its checkpoints, in one SQLite file.
 
 One writer holds an operating-system lock; readers never wait (write-ahead log) and see only whole appends. An
-append is one durable transaction (synchronous=FULL) of entries, inner nodes and derived rows. Roots and proofs
-of every size are made from stored nodes in O(log n).
+append is one durable transaction (synchronous=FULL) of entries with the inner nodes that they complete, and of derived
+rows, which may come later where steps are appended singly (derived.py). Roots and proofs of every size are made from
+stored nodes in O(log n).
 """
 
 from __future__ import annotations
@@ -53,6 +54,18 @@ _PLACES = f"""
         SELECT idx, leaf_hash FROM entries WHERE idx >= (SELECT (max(idx) + 1) / {derived_schema.LEAF_BLOCK}
             * {derived_schema.LEAF_BLOCK} FROM entries)
     ) WHERE leaf_hash BETWEEN ?3 AND ?4
+"""
+
+
+_RUN_ENTRIES = """
+    SELECT idx, payload, signature, leaf_hash FROM log JOIN entries ON idx = log.entry
+    WHERE run = ? AND seq IS NOT NULL ORDER BY seq
+"""
+# Those that the derived tables do not have yet.
+_RUN_TAIL = """
+    SELECT idx, payload, signature, leaf_hash FROM entries
+    WHERE idx >= ? AND json_extract(payload, '$.predicate.run') = ?
+    AND json_extract(payload, '$.predicate.seq') IS NOT NULL ORDER BY idx
 """
 
 
@@ -152,7 +165,13 @@ class Ledger:
             raise
 
     def close(self) -> None:
-        """Close the file and give the writer's lock up."""
+        """Write the derived rows that wait, close the file and give the writer's lock up."""
+        try:
+            self._settle()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         self._connection.close()
         if self._lock is not None:
             self._lock.release()
@@ -163,11 +182,18 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:  # what waits is written by the next writer
+            self._release()
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """For queries on derived tables. Writing through it is refused by triggers, or found by fsck."""
+        """For queries on derived tables, which tell of every entry where this process is the writer; a reader beside
+        another may find the newest steps missing (derived.py). Writing through it is refused by triggers, or found by
+        fsck.
+        """
+        self._settle()
         return self._connection
 
     @property
@@ -197,9 +223,8 @@ class Ledger:
         if level == 0:
             row = self._connection.execute("SELECT leaf_hash FROM entries WHERE idx = ?", (index,)).fetchone()
         else:
-            position = nodes.position(level, index)
-            row = self._connection.execute("SELECT hash FROM nodes WHERE pos = ?", (position,)).fetchone()
-        if row is None:
+            row = self._connection.execute(nodes.NODE, (level, index)).fetchone()
+        if row is None or len(row[0]) != merkle.HASH_SIZE:
             raise LedgerDamaged(self.path, f"the tree node at level {level}, index {index} is missing")
         return bytes(row[0])
 
@@ -216,11 +241,15 @@ class Ledger:
 
     def run_entries(self, run: str) -> Iterator[tuple[int, bytes]]:
         """(index, signed bytes) of a run's chain, in order of `seq`. `run` is the genesis leaf hash in hex."""
-        query = (
-            "SELECT idx, payload, signature, leaf_hash FROM log JOIN entries ON idx = log.entry"
-            " WHERE run = ? AND seq IS NOT NULL ORDER BY seq"
-        )
-        return self._read(query, (self._genesis(run),))
+        return self._run_entries(run, self._genesis(run))
+
+    def _run_entries(self, run: str, genesis: int) -> Iterator[tuple[int, bytes]]:
+        with self._reporting():
+            tail = derived.derived_size(self._connection)
+        for index, data in self._read(_RUN_ENTRIES, (genesis,)):
+            tail = max(tail, index + 1)
+            yield index, data
+        yield from self._read(_RUN_TAIL, (tail, run))
 
     def leaf_hash(self, index: int) -> bytes:
         """The stored leaf hash of entry `index`. Raises NoSuchEntry."""
@@ -321,6 +350,7 @@ class Ledger:
         if self._connection.in_transaction:
             yield
             return
+        self._settle()
         with self._reporting():
             self._connection.execute("BEGIN")
             try:
@@ -340,14 +370,20 @@ class Ledger:
         """
         tree = self._writing().copy()
         first = tree.size
-        with self._transaction():
-            rows = AppendRows(self._connection, self._derivation)
-            for item in entries:
-                entry = item if isinstance(item, Sealed) else sealed.read(item)
-                index = tree.size
-                self._admission.admit(index, entry)
-                rows.add(index, entry, tree.append(entry.leaf_hash)[1:])
-            rows.flush()
+        if self._derivation.behind:
+            self._settle()
+        with self._reporting():
+            try:
+                rows = AppendRows(self._connection, self._derivation)
+                for item in entries:
+                    entry = item if isinstance(item, Sealed) else sealed.read(item)
+                    index = tree.size
+                    self._admission.admit(index, entry)
+                    rows.add(index, entry, tree.append(entry.leaf_hash))
+                rows.commit()
+            except BaseException:
+                self._take_back()
+                raise
         self._tree = tree
         self._admission.keep()
         return range(first, tree.size)
@@ -414,6 +450,7 @@ class Ledger:
 
     def _insert_checkpoint(self, size: int, note: str) -> None:
         with self._transaction():
+            self._derive_waiting()
             self._connection.execute(
                 "INSERT INTO checkpoints (id, size, note) SELECT coalesce(max(id) + 1, 0), ?, ? FROM checkpoints",
                 (size, note),
@@ -448,12 +485,32 @@ class Ledger:
     def _check_derived(self) -> None:
         if derived.version(self._connection) != derived_schema.VERSION:
             raise LedgerDamaged(self.path, "its derived tables are missing or of another version; run `ledger rebuild`")
-        with self._reporting():
+        self._settle()
+
+    def _settle(self) -> None:
+        """Have the derived tables tell of every entry; in a reader they are what they are."""
+        if self._tree is not None and (self._derivation.behind or self._derivation.waiting):
+            with self._transaction():
+                self._derive_waiting()
+
+    def _derive_waiting(self) -> None:
+        """Derive what waits, in the open transaction: also where another process left it so, or an append failed."""
+        if self._derivation.behind:
             done = derived.derived_size(self._connection)
-        if done != self.size:
-            raise LedgerDamaged(
+            wrong = LedgerDamaged(
                 self.path, f"the derived tables cover {done} of {self.size} entries; run `ledger rebuild`"
             )
+            if not self.size - derived.MOST_WAITING < done <= self.size:
+                raise wrong
+            for index, entry in self._sealed(done):
+                if entry.kind.name != "step":  # the only kind that waits
+                    raise wrong
+                try:
+                    self._derivation.apply(index, entry)
+                except BitwitnessError:
+                    raise wrong from None
+            self._derivation.behind = False
+        self._derivation.flush()
 
     def _check_extends(self, checkpoint: Checkpoint) -> None:
         size = self.size
@@ -470,8 +527,8 @@ class Ledger:
             raise BitwitnessError(f"{self.path} was opened for reading only")
         return self._tree
 
-    def _sealed(self) -> Iterator[tuple[int, Sealed]]:
-        for index, data in self.entries():
+    def _sealed(self, start: int = 0) -> Iterator[tuple[int, Sealed]]:
+        for index, data in self.entries(start):
             yield index, sealed.read(data)
 
     def _read(self, query: str, parameters: tuple[Any, ...]) -> Iterator[tuple[int, bytes]]:
@@ -499,23 +556,28 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing. What was remembered about an append that is taken back is forgotten."""
+        """All or nothing."""
         with self._reporting():
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # SQLite ends it itself when the disk is full
-                    self._connection.execute("ROLLBACK")
-                self._derivation.forget()
-                self._admission.forget()
+                self._take_back()
                 raise
 
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        with reporting(self.path, lambda: 0 if self._tree is None else self._tree.size):
-            yield
+    def _take_back(self) -> None:
+        """After an error: no transaction is open, and what was remembered about it is forgotten."""
+        if self._connection.in_transaction:  # SQLite ends it itself when the disk is full
+            self._connection.execute("ROLLBACK")
+        self._derivation.forget()
+        self._admission.forget()
+
+    def _reporting(self) -> reporting:
+        return reporting(self.path, self._safe_size)
+
+    def _safe_size(self) -> int:
+        return 0 if self._tree is None else self._tree.size
 
 
 def _size(connection: sqlite3.Connection) -> int:

@@ -41,12 +41,8 @@ class TailCheck:
             raise self._damaged(f"its first {start.size} entries are not those that the checkpoint signed")
         foreign = min(size, self._own)
         keys = self._key_ring(start) if start.size < foreign else None
-        stored = self._connection.execute(
-            "SELECT pos, level, idx, hash FROM nodes WHERE pos >= ? AND pos < ? ORDER BY pos",
-            (nodes.count(start.size), nodes.count(size)),
-        )
-        for index, payload, signature, leaf_hash in self._connection.execute(
-            "SELECT idx, payload, signature, leaf_hash FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx",
+        for index, payload, signature, leaf_hash, stored in self._connection.execute(
+            "SELECT idx, payload, signature, leaf_hash, nodes FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx",
             (start.size, size),
         ):
             data = self._entry(index, payload, signature, leaf_hash)
@@ -54,9 +50,8 @@ class TailCheck:
                 raise self._damaged(f"entry {tree.size} is missing")
             if keys is not None and index < foreign:
                 self._verify(index, data, keys)
-            for level, number, digest in tree.append(leaf_hash)[1:]:
-                if stored.fetchone() != (nodes.position(level, number), level, number, digest):
-                    raise self._damaged(f"the tree node at level {level}, index {number} is not what the entries give")
+            if nodes.column(tree.append(leaf_hash)) != stored:
+                raise self._damaged(f"the tree nodes stored with entry {index} are not what the entries give")
         if (tree.size, tree.root()) != (size, root):
             raise self._damaged(f"its {tree.size} entries are not those that this process has appended")
 

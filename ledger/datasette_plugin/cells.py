@@ -20,7 +20,7 @@ _LEAVES = frozenset(
 
 def cell(datasette: Any, database: str, table: str | None, column: str, value: Any) -> Markup | None:
     """The cell as a link, or None to leave it to Datasette."""
-    entry = column in ("entry", "idx") and table not in ("nodes", "derivation")
+    entry = column in ("entry", "idx") and table != "derivation"
     if not (entry or column in ("hash", "keyid")):
         return None
     attached = attached_ledger(datasette)

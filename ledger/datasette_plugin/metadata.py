@@ -20,9 +20,9 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
             "payload": "The in-toto statement, canonical JSON (RFC 8785)",
             "signature": "Ed25519, 64 bytes, over the DSSE encoding of the payload",
             "leaf_hash": "SHA-256(0x00 ‖ entry), the leaf of the Merkle tree",
+            "nodes": "Inner nodes of the tree that the entry completes, from level 1 up",
         },
     ),
-    "nodes": ("Inner nodes of the Merkle tree, stored once complete.", None, {}),
     "checkpoints": (
         "Signed checkpoints (C2SP tlog-checkpoint): size and root of the log, by the log key.",
         None,
@@ -184,7 +184,7 @@ _TABLES: dict[str, tuple[str, str | None, dict[str, str]]] = {
     "derivation": ("Version of the derived tables.", None, {}),
 }
 
-_HIDDEN = frozenset({"nodes", "payloads", "leaf_places", "derivation"})
+_HIDDEN = frozenset({"payloads", "leaf_places", "derivation"})
 _NEWEST_FIRST = frozenset(
     {
         "log",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import derived_schema, entries, envelope, jcs, keys, merkle, schema
+from bitwitness.ledger import derived_schema, entries, envelope, jcs, keys, merkle, nodes, schema
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, state_digest
 from bitwitness.ledger.key_entries import enrolment
@@ -157,10 +157,12 @@ def raw_ledger(path: Path, data: list[bytes], *, covered: list[int] | None = Non
     schema.create(connection, ORIGIN)
     derived_schema.create(connection)
     leaves = [merkle.leaf_hash(item) for item in data]
+    tree = merkle.Frontier()
     for index, item in enumerate(data):
         opened = envelope.open_envelope(item)
-        row = (index, opened.payload.decode("utf-8"), opened.signature, leaves[index])
-        connection.execute("INSERT INTO entries (idx, payload, signature, leaf_hash) VALUES (?, ?, ?, ?)", row)
+        made = nodes.column(tree.append(leaves[index]))
+        row = (index, opened.payload.decode("utf-8"), opened.signature, leaves[index], made)
+        connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
     for number, size in enumerate(covered or []):
         body = Checkpoint(ORIGIN, size, merkle.root(leaves[:size])).format()
         note = sign_note(body, ORIGIN, SIGNERS["log"])

@@ -15,7 +15,7 @@ from bitwitness.ledger.store import Ledger
 
 from . import small_ledger as small
 
-TABLES = ("entries", "nodes", *derived_schema.TABLE_NAMES)
+TABLES = ("entries", *derived_schema.TABLE_NAMES)
 
 
 def _run(steps: int) -> list[bytes]:
@@ -78,7 +78,7 @@ def test_one_statement_holds_no_more_parameters_than_any_sqlite_takes() -> None:
     connection = sqlite3.connect(":memory:")
     for statement in schema.split_statements(schema.TABLES + derived_schema.TABLES):
         connection.execute(statement)
-    for table in ("entries", "nodes", "log", "steps", "leaf_places"):
+    for table in ("entries", "log", "steps", "leaf_places"):
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
         assert len(columns) * max(many_rows.AT_ONCE) <= 999
 

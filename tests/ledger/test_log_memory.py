@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import jcs, keys, log_memory, merkle, schema
+from bitwitness.ledger import jcs, keys, log_memory, merkle, nodes, schema
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import KeyFileError
 from bitwitness.ledger.key_entries import enrolment
@@ -150,9 +150,9 @@ def test_a_sound_tail_of_another_process_is_signed(path: Path) -> None:
         "UPDATE entries SET payload = replace(payload, '{\"_type\"', '{ \"_type\"') WHERE idx = 11",
         "UPDATE entries SET signature = zeroblob(64) WHERE idx = 11",
         "UPDATE entries SET leaf_hash = zeroblob(32) WHERE idx = 11",
-        "UPDATE nodes SET hash = zeroblob(32) WHERE level = 1 AND idx = 5",
-        "UPDATE nodes SET idx = 77 WHERE level = 1 AND idx = 5",
-        "DELETE FROM nodes WHERE level = 1 AND idx = 5",
+        "UPDATE entries SET nodes = zeroblob(64) WHERE idx = 11",
+        "UPDATE entries SET nodes = CAST(substr(nodes, 33) || substr(nodes, 1, 32) AS BLOB) WHERE idx = 11",
+        "UPDATE entries SET nodes = zeroblob(0) WHERE idx = 11",
         "DELETE FROM entries WHERE idx = 11",
     ],
 )
@@ -197,11 +197,10 @@ def test_an_entry_without_a_sound_signature_is_not_signed_over(path: Path) -> No
     connection.close()
     rows[18] = merkle.leaf_hash(schema.entry_bytes(payload.encode(), bytes(64)))
     tree = merkle.Frontier()
-    made = [node for leaf in rows for node in tree.append(leaf)]
+    made = [nodes.column(tree.append(leaf)) for leaf in rows]
     edit(path, "UPDATE entries SET signature = zeroblob(64), leaf_hash = ? WHERE idx = 18", values=(rows[18],))
-    for level, index, digest in made:
-        if level:
-            edit(path, f"UPDATE nodes SET hash = ? WHERE level = {level} AND idx = {index}", values=(digest,))
+    for index, stored in enumerate(made):
+        edit(path, f"UPDATE entries SET nodes = ? WHERE idx = {index}", values=(stored,))
     with Ledger.open(path, writable=True) as ledger, pytest.raises(LedgerDamaged, match="entry 18: the signature"):
         ledger.sign_checkpoint(LOG)
 

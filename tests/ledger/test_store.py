@@ -219,7 +219,7 @@ def test_no_row_of_any_table_can_be_edited(path: Path) -> None:
     project = serve_sample.build(path.parent / "sample", 40)
     connection = sqlite3.connect(project.ledger_path, isolation_level=None)
     tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    assert set(tables) >= {"ledger", "entries", "nodes", "checkpoints", *derived_schema.TABLE_NAMES}
+    assert set(tables) >= {"ledger", "entries", "checkpoints", *derived_schema.TABLE_NAMES}
     for table in tables:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         if not connection.execute(f"SELECT 1 FROM {table}").fetchone():
@@ -286,8 +286,8 @@ def test_a_tree_that_does_not_extend_its_checkpoint_is_not_built_upon(path: Path
     with small.with_run(path, 5) as ledger:
         ledger.sign_checkpoint(small.SIGNERS["log"])
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("DROP TRIGGER nodes_no_update")
-    connection.execute("UPDATE nodes SET hash = ? WHERE level = 3 AND idx = 0", (bytes(32),))
+    connection.execute("DROP TRIGGER entries_no_update")
+    connection.execute("UPDATE entries SET nodes = zeroblob(96) WHERE idx = 7")  # the last is level 3, index 0
     connection.close()
     with pytest.raises(LedgerDamaged, match="checkpoint"):
         Ledger.open(path, writable=True)
@@ -299,10 +299,7 @@ def test_entries_behind_the_checkpoint_must_be_there(path: Path) -> None:
     with small.with_run(path, 5) as ledger:
         ledger.sign_checkpoint(small.SIGNERS["log"])
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript(
-        "DROP TRIGGER entries_no_delete; DROP TRIGGER nodes_no_delete; DELETE FROM entries WHERE idx = 12;"
-        "DELETE FROM nodes WHERE pos > 9"
-    )
+    connection.executescript("DROP TRIGGER entries_no_delete; DELETE FROM entries WHERE idx = 12")
     connection.close()
     with pytest.raises(LedgerDamaged, match="12 entries, but a checkpoint signed 13"):
         Ledger.open(path, writable=True)
