@@ -7,7 +7,7 @@ the way out, so that what is right costs little.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
@@ -41,11 +41,16 @@ def fail(path: str, reason: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Type:
-    """A named check. `text` is what the documentation says, `parts` are the fields below it."""
+    """A named check. `text` is what the documentation says, `parts` are the fields below it.
+
+    `form` is a regular expression: canonical JSON that it matches is of this type. It need not match all that is; where
+    it is None it matches nothing.
+    """
 
     text: str
     check: Callable[[Any], None]
     parts: tuple[Field, ...] = ()
+    form: str | None = None
 
     def validate(self, value: Any, path: str) -> None:
         """Check `value`; raise EntryError with the path to what is wrong in it, beginning with `path`."""
@@ -68,14 +73,18 @@ class Field:
     note: str = ""
 
 
-def _pattern(text: str, expression: str | Callable[[str], bool]) -> Type:
-    matches = re.compile(expression).fullmatch if isinstance(expression, str) else expression
+def _pattern(text: str, expression: str, *, plain: bool = True) -> Type:
+    """A string; `plain` unless it may hold what JSON escapes, or the expression looks at its end."""
+    matches = re.compile(expression).fullmatch
 
     def check(value: Any) -> None:
         if type(value) is not str or not matches(value):
             raise Wrong(f"{_show(value)} is not {text}")
 
-    return Type(text, check)
+    return Type(text, check, form=f'"(?:{expression})"' if plain else None)
+
+
+_NATURAL = "[1-9][0-9]{0,14}"  # all of them below 2^53
 
 
 def integer(low: int = 0, high: int = MAX_INTEGER) -> Type:
@@ -86,7 +95,8 @@ def integer(low: int = 0, high: int = MAX_INTEGER) -> Type:
         if type(value) is not int or not low <= value <= high:
             raise Wrong(f"{_show(value)} is not an integer from {low} to {high}")
 
-    return Type(text, check)
+    form = _NATURAL if low == 1 else f"(?:0|{_NATURAL})"
+    return Type(text, check, form=form if low in (0, 1) and high == MAX_INTEGER else None)
 
 
 def enum(*values: str) -> Type:
@@ -97,7 +107,7 @@ def enum(*values: str) -> Type:
         if type(value) is not str or value not in allowed:
             raise Wrong(f"{_show(value)} is not {text}")
 
-    return Type(text, check)
+    return Type(text, check, form=f'"(?:{"|".join(map(re.escape, values))})"')
 
 
 _NO_HEX = str.maketrans("", "", "0123456789abcdef")
@@ -109,7 +119,7 @@ def _check_hash(value: Any) -> None:
         raise Wrong(f"{_show(value)} is not 64 hex digits")
 
 
-HASH = Type("64 hex digits", _check_hash)
+HASH = Type("64 hex digits", _check_hash, form='"[0-9a-f]{64}"')
 U64 = _pattern("u64, 16 hex digits", "[0-9a-f]{16}")
 HOST = _pattern("random, 16 hex digits", "[0-9a-f]{16}")
 F32 = _pattern(
@@ -123,12 +133,13 @@ F64 = _pattern(
 SIGNATURE = _pattern("signature, 128 hex digits", "[0-9a-f]{128}")
 BLS_SIGNATURE = _pattern("BLS12-381 signature, 96 or 192 hex digits", "[0-9a-f]{96}|[0-9a-f]{192}")
 NAME = _pattern("name: [A-Za-z0-9][A-Za-z0-9._-]{0,99}", "[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-LABEL = _pattern("text: 1 to 200 printable ASCII characters", "[ -~]{1,200}")
-ORIGIN = _pattern("log origin: 1 to 200 printable ASCII characters, no space or +", "[!-*,-~]{1,200}")
+LABEL = _pattern("text: 1 to 200 printable ASCII characters", "[ -~]{1,200}", plain=False)
+ORIGIN = _pattern("log origin: 1 to 200 printable ASCII characters, no space or +", "[!-*,-~]{1,200}", plain=False)
 CODE = _pattern("code: [a-z][a-z0-9-]{0,63}", "[a-z][a-z0-9-]{0,63}")
 FILE = _pattern(
     "file name: segments of [A-Za-z0-9_-][A-Za-z0-9._-]* joined by /, at most 200",
     r"(?=.{1,200}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*",
+    plain=False,
 )
 ARITHMETIC = _pattern("arith/N", "arith/[1-9][0-9]{0,5}")
 VERSION = _pattern("decimal number without leading zeros", "[1-9][0-9]{0,5}")
@@ -148,18 +159,26 @@ def _check_time(value: Any) -> None:
 
 
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-TIME = Type("UTC time, 2026-01-02T03:04:05Z", _check_time)
+_DAYS = "(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"  # of every year
+TIME = Type(
+    "UTC time, 2026-01-02T03:04:05Z",
+    _check_time,
+    form=f'"[1-9][0-9]{{3}}-(?:{_DAYS})T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"',
+)
 
 
 def commitment(kind: str) -> Type:
     """{"type", "size", "root"} of one type."""
 
     def check(value: Any) -> None:
-        if type(value) is not dict or value.keys() != {"type", "size", "root"}:
+        if type(value) is not dict or len(value) != 3:
             raise Wrong('not {"type","size","root"}')
-        if value["type"] != kind:
-            raise Wrong(f"the commitment's type is {_show(value['type'])}, not {kind}")
-        size, root = value["size"], value["root"]
+        try:
+            stated, size, root = value["type"], value["size"], value["root"]
+        except KeyError:
+            raise Wrong('not {"type","size","root"}') from None
+        if stated != kind:
+            raise Wrong(f"the commitment's type is {_show(stated)}, not {kind}")
         if type(size) is not int or not 0 <= size <= MAX_INTEGER:
             raise Wrong(f"{_show(size)} is not an integer from 0 to {MAX_INTEGER}", ".size")
         if type(root) is not str or len(root) != 64 or root.translate(_NO_HEX):
@@ -167,7 +186,8 @@ def commitment(kind: str) -> Type:
         if size == 0 and root != _EMPTY:
             raise Wrong("the root of an empty tree is SHA-256 of nothing")
 
-    return Type(f"commitment `{kind}`", check)
+    form = rf'\{{"root":{HASH.form},"size":{_NATURAL},"type":"{re.escape(kind)}"\}}'
+    return Type(f"commitment `{kind}`", check, form=form)
 
 
 def record(*fields: Field) -> Type:
@@ -176,8 +196,19 @@ def record(*fields: Field) -> Type:
     always = frozenset(field.name for field in fields if not field.optional and field.when is None)
     conditional = tuple(field for field in fields if field.when is not None)
     checks: Mapping[str, Callable[[Any], None]] = {field.name: field.type.check for field in fields}
+    needed = len(always) if names == always else -1
 
     def check(value: Any) -> None:
+        if type(value) is dict and len(value) == needed:  # as most are: nothing can be missing where nothing is unknown
+            try:
+                for name, item in value.items():
+                    checks[name](item)
+                return
+            except (KeyError, Wrong):
+                pass
+        explain(value)
+
+    def explain(value: Any) -> None:
         if type(value) is not dict:
             raise Wrong("not an object")
         keys = value.keys()
@@ -198,7 +229,21 @@ def record(*fields: Field) -> Type:
             elif field.name in keys:
                 raise Wrong(f"the field {field.name!r} belongs to {key} {wanted!r} only")
 
-    return Type("object", check, fields)
+    return Type("object", check, fields, None if conditional else _record_form(fields))
+
+
+def _record_form(fields: Sequence[Field]) -> str | None:
+    """Of an object with these fields; without those optional ones that have no form."""
+    parts = [field for field in sorted(fields, key=lambda field: field.name) if field.type.form or not field.optional]
+    if any(field.type.form is None for field in parts) or all(field.optional for field in parts):
+        return None
+    form, first = "", True  # up to the first that is always there, a comma follows each; then one stands before each
+    for field in parts:
+        part = f'"{re.escape(field.name)}":{field.type.form}'
+        part = f"{part}," if first and field.optional else part if first else f",{part}"
+        form += f"(?:{part})?" if field.optional else part
+        first = first and field.optional
+    return rf"\{{{form}\}}"
 
 
 def items(item: Type, *, low: int = 0, high: int = 512) -> Type:
@@ -232,7 +277,9 @@ def mapping(item: Type, *, low: int = 0, high: int = 32) -> Type:
             except Wrong as wrong:
                 raise wrong.inside(f".{name}") from None
 
-    return Type(f"object of {low} to {high} fields, each {item.text}", check)
+    part = f'"{key.pattern}":{item.form}'
+    form = None if item.form is None or not low else rf"\{{{part}(?:,{part}){{{low - 1},{high - 1}}}\}}"
+    return Type(f"object of {low} to {high} fields, each {item.text}", check, form=form)
 
 
 def _check_free(value: Any) -> None:

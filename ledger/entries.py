@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import EntryError
+from . import jcs
+from .errors import EntryError, JsonError
 from .kinds import BY_PREDICATE_TYPE, KINDS, Kind
 from .merkle import EMPTY_ROOT
 
@@ -28,12 +29,7 @@ def statement(kind: str, subject: list[dict[str, Any]] | None, predicate: Mappin
     Raises EntryError if anything does not fit the table.
     """
     row = _kind(kind)
-    made = {
-        "_type": STATEMENT_TYPE,
-        "subject": [] if subject is None else subject,
-        "predicateType": row.predicate_type,
-        "predicate": dict(predicate),
-    }
+    made = _made(row, predicate, [] if subject is None else subject)
     _check_predicate(row, made["predicate"])
     derived = subject_of(kind, predicate)
     if subject is None:
@@ -41,6 +37,24 @@ def statement(kind: str, subject: list[dict[str, Any]] | None, predicate: Mappin
     elif subject != derived:
         raise EntryError("not what the predicate says it is", "subject")
     return made
+
+
+def canonical(kind: str, predicate: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """statement() with the subject that follows from the predicate, and its canonical bytes. Raises EntryError."""
+    row = _kind(kind)
+    # Steps are nearly all entries: one expression over the bytes takes a third of the time that looking at each value
+    # does. What it does not match is looked at.
+    if row.name == "step" and row.form is not None:
+        try:
+            made = _made(row, predicate, subject_of(kind, predicate))
+            payload = jcs.write(made)
+        except (JsonError, LookupError, TypeError, ValueError, RecursionError):
+            payload = b""
+        if row.form.fullmatch(payload):
+            _check_rules(row, predicate)
+            return made, payload
+    made = statement(kind, None, predicate)
+    return made, jcs.write(made)  # the schema leaves nothing else in it
 
 
 def check(statement: Mapping[str, Any]) -> Kind:
@@ -75,8 +89,21 @@ EMPTY_HISTORY: Mapping[str, Any] = {"type": "history/1", "size": 0, "root": EMPT
 """The history of a genesis."""
 
 
+def _made(row: Kind, predicate: Mapping[str, Any], subject: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": subject,
+        "predicateType": row.predicate_type,
+        "predicate": dict(predicate),
+    }
+
+
 def _check_predicate(row: Kind, predicate: Any) -> None:
     row.schema.validate(predicate, "predicate")
+    _check_rules(row, predicate)
+
+
+def _check_rules(row: Kind, predicate: Mapping[str, Any]) -> None:
     for _text, rule in row.rules:
         rule(predicate)
 

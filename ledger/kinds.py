@@ -7,8 +7,10 @@ it). A change to a kind is a new version of the kind, never an edit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from . import keys
@@ -117,6 +119,14 @@ class Kind:
     @property
     def predicate_type(self) -> str:
         return f"{PREDICATE_PREFIX}{self.name}{PREDICATE_SUFFIX}"
+
+    @cached_property
+    def form(self) -> re.Pattern[bytes] | None:
+        """Matches canonical statements whose predicate is of this kind, if not all of them; says nothing of `rules`."""
+        if self.schema.form is None:
+            return None
+        predicate = f'"predicate":{self.schema.form},"predicateType":"{re.escape(self.predicate_type)}"'
+        return re.compile(rf'\{{"_type":"[^"]*",{predicate},"subject":[^\]]*\]\}}'.encode("ascii"))
 
     def signers(self, predicate: Mapping[str, Any]) -> tuple[str, ...]:
         """The roles whose keys may sign this predicate."""

@@ -60,8 +60,7 @@ class RunTail:
             raise RunForked(self.run, predicate["seq"])
         if self.ended:
             raise RunEnded(self.run)
-        expected = self.chain_fields()
-        for name, value in expected.items():
+        for name, value in self.chain_fields().items():
             if predicate[name] != value:
                 raise EntryError(f"is not what continues run {self.run[:16]}… at entry {self.seq}", f"predicate.{name}")
 

@@ -32,8 +32,12 @@ def seal(
 
     Its bytes are those of envelope.seal(entries.statement(…)). Raises EntryError, JsonError.
     """
-    statement = entries.statement(kind, subject, {**predicate, "signer": signer.keyid})
-    payload = jcs.write(statement)  # the schema leaves nothing else in it
+    full = {**predicate, "signer": signer.keyid}
+    if subject is None:
+        statement, payload = entries.canonical(kind, full)
+    else:
+        statement = entries.statement(kind, subject, full)
+        payload = jcs.write(statement)  # the schema leaves nothing else in it
     signature = signer.sign(pae(PAYLOAD_TYPE, payload))
     data = assemble(payload, signer.keyid, signature)
     if len(data) > MAX_ENTRY:

@@ -11,7 +11,7 @@ import pytest
 
 from bitwitness.ledger import entries, envelope, jcs, keys, merkle
 from bitwitness.ledger._fields import Field
-from bitwitness.ledger.errors import BitwitnessError, EntryError
+from bitwitness.ledger.errors import BitwitnessError, EntryError, JsonError
 
 
 def test_golden_entries(examples: Any, golden: Any) -> None:
@@ -114,6 +114,68 @@ def test_every_field_refuses_what_is_not_of_its_type(examples: Any) -> None:
                 with pytest.raises(BitwitnessError) as caught:
                     entries.check(changed)
                 assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+NEAR: tuple[Any, ...] = (
+    0, 1, 10**15 - 1, 10**15, 2**53 - 1, 2**53, "0", "01", "7f800000", "7f800001", "ff8fffff", "7fc00000", "3f80000",
+    "7ff0000000000000", "7ff0000000000001", "fff8000000000000", "7ff8000000000000", "3f800000\n", "a" * 64, "A" * 64,
+    "a" * 63, "a" * 65, "g" * 64, "2026-02-28T23:59:59Z", "2026-02-29T00:00:00Z", "2026-01-31T00:00:00Z",
+    "2028-02-29T00:00:00Z", "2026-02-30T00:00:00Z", "2026-04-31T00:00:00Z", "2026-00-10T00:00:00Z",
+    "2026-10-00T00:00:00Z", "2026-01-02T24:00:00Z", "2026-01-02T03:60:05Z", "2026-01-02T03:04:60Z",
+    "0000-01-02T03:04:05Z", "2026-01-02T03:04:05", "weights/1", "optimizer/1", {"root": "a" * 64, "size": 1},
+    {"root": "a" * 64, "size": 1, "type": "weights/1"}, {"root": "a" * 64, "size": 0, "type": "weights/1"},
+    {"clip": "3f800000"}, {"9": "3f800000"}, {"a" * 65: "3f800000"}, {f"a{n}": "3f800000" for n in range(33)},
+)  # fmt: skip
+
+
+def _changes(statement: Any) -> Iterator[Any]:
+    """The statement with every value of its predicate changed in many ways, left out, or with another beside it."""
+    changed = copy.deepcopy(statement)
+    for path in list(leaves(statement["predicate"])):
+        parent, name = at(changed["predicate"], path[:-1]), path[-1]
+        before = parent[name]
+        for value in (*NEAR, *WRONG):
+            parent[name] = value
+            yield changed
+        if isinstance(parent, dict):
+            del parent[name]
+            yield changed
+        parent[name] = before
+        if isinstance(before, dict):
+            before["surplus"] = 1
+            yield changed
+            del before["surplus"]
+    yield changed
+
+
+def test_what_the_form_of_a_kind_matches_is_of_the_kind(examples: Any) -> None:
+    matched = {}
+    for _label, kind, statement, _data in examples.entries:
+        row = entries.KINDS[kind]
+        for changed in _changes(statement) if row.form else ():
+            try:
+                payload = jcs.write(changed)
+            except (TypeError, JsonError):
+                continue
+            if row.form is not None and row.form.fullmatch(payload):
+                row.schema.validate(jcs.parse(payload)["predicate"], "predicate")
+                matched[kind] = matched.get(kind, 0) + 1
+    assert matched["step"] > 100 and len(matched) > 6, matched
+
+
+def test_a_step_is_written_the_same_with_and_without_its_form(examples: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcome(predicate: Any) -> Any:
+        try:
+            return copy.deepcopy(entries.canonical("step", predicate))
+        except BitwitnessError as error:
+            return type(error), str(error)
+
+    steps = [statement for _label, kind, statement, _data in examples.entries if kind == "step"]
+    assert steps
+    quick = [outcome(changed["predicate"]) for step in steps for changed in _changes(step)]
+    monkeypatch.setitem(entries.KINDS["step"].__dict__, "form", None)
+    assert quick == [outcome(changed["predicate"]) for step in steps for changed in _changes(step)]
+    assert entries.canonical("step", steps[0]["predicate"]) == (steps[0], jcs.encode(steps[0]))
 
 
 def test_statement_level(examples: Any) -> None:
