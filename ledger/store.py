@@ -370,6 +370,8 @@ class Ledger:
         """
         tree = self._writing().copy()
         first = tree.size
+        if self._connection.in_transaction:  # it would be durable only at that transaction's end
+            raise BitwitnessError("nothing is appended inside a snapshot or another transaction")
         if self._derivation.behind:
             self._settle()
         with self._reporting():

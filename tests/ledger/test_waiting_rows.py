@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import derived, derived_schema
-from bitwitness.ledger.errors import EntryError
+from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger, LedgerDamaged
@@ -143,6 +143,16 @@ def test_an_append_that_is_refused_loses_nothing_that_waits(path: Path, ledger: 
         writer.append("step", small.step(9))
     _append(writer)
     assert ledger.connection.execute("SELECT count(*), max(step) FROM steps").fetchone() == (10, 10)
+    assert examine(path, small.TRUST).faults == []
+
+
+def test_nothing_is_acknowledged_inside_a_snapshot(path: Path, ledger: Ledger) -> None:
+    writer = small.begin(ledger)
+    _append(writer, 1)
+    with ledger.snapshot(), pytest.raises(BitwitnessError, match="inside a snapshot"):
+        _append(writer, 1)
+    _append(writer, 1)
+    assert ledger.connection.execute("SELECT max(step) FROM steps").fetchone() == (2,)
     assert examine(path, small.TRUST).faults == []
 
 
