@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlite_utils import Database
 
 from . import merkle
+from .derived import derived_size
 from .entries import KINDS, kind_of
 from .envelope import open_envelope
 from .errors import BitwitnessError
@@ -55,11 +56,15 @@ def list_entries(
     """Entries in order; with `limit` the last so many. `run` is a name or hash prefix. Raises NoSuchEntry."""
     if kind is not None and kind not in KINDS:
         raise BitwitnessError(f"there is no kind {kind!r}; kinds are {', '.join(KINDS)}")
-    where, values = ["1"], dict[str, Any]()
+    newest = _not_derived_yet(ledger)
+    where = ["log.entry < :derived"]
+    values: dict[str, Any] = {"derived": newest[0].index if newest else ledger.size}
     if run is not None:
         where.append("log.run = (SELECT entry FROM runs WHERE hash = :run)")
         values["run"] = find_run(ledger, run)
+        newest = [item for item in newest if item.predicate.get("run") == values["run"]]
     if kind is not None:
+        newest = [item for item in newest if item.kind == kind]
         where.append("log.kind = :kind")
         values["kind"] = kind
     query = (
@@ -70,10 +75,23 @@ def list_entries(
     if limit is None:
         rows = Database(ledger.connection).query(query, values)
     else:
-        last = list(Database(ledger.connection).query(f"{query} DESC LIMIT {limit}", values))
+        newest = newest[max(0, len(newest) - limit) :]
+        last = list(Database(ledger.connection).query(f"{query} DESC LIMIT {limit - len(newest)}", values))
         rows = reversed(last)
     for row in rows:
         yield _listed(row["number"], ledger.entry(row["number"]), row["run"])
+    yield from newest
+
+
+def _not_derived_yet(ledger: Ledger) -> list[Listed]:
+    """The newest entries, steps, that the derived tables do not have yet (derived.py)."""
+    found = []
+    for index, data in ledger.entries(derived_size(ledger.connection)):
+        item = _listed(index, data, None)
+        query = "SELECT name FROM runs WHERE hash = :run"
+        names = [row["name"] for row in Database(ledger.connection).query(query, {"run": item.predicate.get("run")})]
+        found.append(replace(item, run=names[0] if names else None))
+    return found
 
 
 def find_run(ledger: Ledger, text: str) -> str:
@@ -93,6 +111,9 @@ def find_step(ledger: Ledger, run: str, step: int) -> int:
         query = "SELECT steps.entry FROM steps JOIN runs ON runs.entry = steps.run WHERE hash = :run AND step = :step"
     for row in Database(ledger.connection).query(query, {"run": genesis, "step": step}):
         return int(row["entry"])
+    for item in _not_derived_yet(ledger):
+        if item.kind == "step" and (item.predicate["run"], item.predicate["computed"]["step"]) == (genesis, step):
+            return item.index
     raise NoSuchEntry(f"step {step} of run {run}", ledger.size)
 
 
@@ -114,8 +135,12 @@ def enrolled_keys(ledger: Ledger) -> list[dict[str, Any]]:
 def listed(ledger: Ledger, index: int) -> Listed:
     """One entry, with the name of its run."""
     query = "SELECT runs.name AS run FROM log LEFT JOIN runs ON runs.entry = log.run WHERE log.entry = :entry"
-    names = [row["run"] for row in Database(ledger.connection).query(query, {"entry": index})]
-    return _listed(index, ledger.entry(index), names[0] if names else None)
+    for row in Database(ledger.connection).query(query, {"entry": index}):
+        return _listed(index, ledger.entry(index), row["run"])
+    for item in _not_derived_yet(ledger):
+        if item.index == index:
+            return item
+    return _listed(index, ledger.entry(index), None)
 
 
 def _listed(index: int, data: bytes, run: str | None) -> Listed:

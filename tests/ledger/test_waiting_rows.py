@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import derived, derived_schema
+from bitwitness.ledger import browse, derived, derived_schema
 from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.ledger.store import Ledger, LedgerDamaged
+from bitwitness.ledger.store import Ledger, LedgerDamaged, NoSuchEntry
 
 from . import small_ledger as small
 
@@ -73,6 +73,17 @@ def test_a_reader_beside_the_writer_finds_all_entries_and_the_tables_of_the_firs
         assert [index for index, _data in reader.run_entries(writer.run)] == list(range(before - 1, before + 5))
         index = before + 3
         assert reader.find(reader.leaf_hash(index)) == index
+        assert [item.index for item in browse.list_entries(reader)] == list(range(reader.size))
+        for limit in (1, 4, 5, 7):
+            found = list(browse.list_entries(reader, run="demo", limit=limit))
+            assert [(item.index, item.run) for item in found] == [
+                (index, "demo") for index in range(reader.size - limit, reader.size) if index >= before - 1
+            ]
+        assert not list(browse.list_entries(reader, kind="end"))
+        assert browse.find_step(reader, "demo", 3) == before + 2
+        assert browse.listed(reader, before + 2).run == "demo"
+        with pytest.raises(NoSuchEntry):
+            browse.find_step(reader, "demo", 6)
     assert examine(path, small.TRUST).faults == []
 
 
