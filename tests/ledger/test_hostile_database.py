@@ -81,8 +81,8 @@ def test_a_foreign_trigger_is_not_fired(path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("INSERT INTO entries SELECT 9000000000000000000, payload, signature, leaf_hash FROM entries WHERE idx = 8",
-         "missing, up to entry 9000000000000000000"),
+        ("INSERT INTO entries SELECT 9000000000000000000, payload, signature, leaf_hash, nodes FROM entries"
+         " WHERE idx = 8", "missing, up to entry 9000000000000000000"),
         ("UPDATE entries SET idx = -5 WHERE idx = 9", "in another's place"),
         ("UPDATE entries SET payload = replace(hex(zeroblob(20000)), '00', '[') WHERE idx = 3", "nested deeper"),
         ("UPDATE entries SET payload = replace(hex(zeroblob(90000)), '00', '[') WHERE idx = 3", "larger than an entry"),
