@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitwitness.ledger import derived_schema, fsck, merkle
+from bitwitness.ledger import derived, derived_schema, fsck, merkle
 from bitwitness.ledger.store import Ledger
 
 from . import small_ledger as small
@@ -22,8 +22,9 @@ from tests.ledger import small_ledger as small
 
 with Ledger.open(Path(sys.argv[1]), writable=True) as ledger:
     writer = RunWriter.open(ledger, small.SIGNERS["trainer"], ledger.find_run("demo"))
-    for first in range(1, int(sys.argv[2]), 50):
-        writer.append_all([("step", small.step(number)) for number in range(first, first + 50)])
+    together = int(sys.argv[3])
+    for first in range(1, int(sys.argv[2]), together):
+        writer.append_all([("step", small.step(number)) for number in range(first, first + together)])
         if first % 500 == 1:
             ledger.sign_checkpoint(small.SIGNERS["log"])
 """
@@ -34,7 +35,7 @@ def test_a_reader_sees_only_consistent_states_while_another_process_appends(tmp_
     with small.create(path) as ledger:
         small.begin(ledger)
     root = Path(__file__).parents[2]
-    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(STEPS)], cwd=root)
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(STEPS), "50"], cwd=root)
     with Watcher(path) as watcher:
         first = watcher.look()
         while writer.poll() is None:
@@ -59,3 +60,18 @@ def test_a_reader_sees_only_consistent_states_while_another_process_appends(tmp_
     Ledger.rebuild(path)
     with Ledger.open(path) as ledger:
         assert list(ledger.connection.execute("SELECT * FROM leaf_places")) == before
+
+
+def test_a_reader_beside_single_appends_sees_tables_of_the_first_entries(tmp_path: Path) -> None:
+    path, steps = tmp_path / "ledger.db", 4 * derived.MOST_WAITING
+    with small.create(path) as ledger:
+        small.begin(ledger)
+    root = Path(__file__).parents[2]
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(steps + 1), "1"], cwd=root)
+    with Watcher(path, derived.MOST_WAITING - 1) as watcher:
+        first = watcher.look()
+        while writer.poll() is None:
+            watcher.look()
+        assert watcher.look() == first + steps
+    assert writer.returncode == 0 and len(set(watcher.sizes)) > 5
+    assert not fsck.examine(path).faults
