@@ -8,7 +8,7 @@ after the status is beyond it; the rule `max_status_age` says how old it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -88,8 +88,7 @@ def _records(
     """
     runs: dict[str, list[Entry]] = {line.genesis.leaf: [] for line in lineage.runs}
     releases = {entry.leaf: entry.predicate["run"] for entry in lineage.releases}
-    opened = () if proof is None else proof.runs
-    placed = {index: item.run for item in opened for index in item.words or ()}
+    placed = _placed(entries, proof, releases, several=len(runs) > 1)
     for entry in entries:
         if not is_record(entry.kind, entry.predicate) or entry.index >= below:
             continue
@@ -103,6 +102,20 @@ def _records(
             raise LineageBroken(f"{entry} is on a release that is not here, and the bundle does not say of which run")
         runs[run].append(entry)
     return runs
+
+
+def _placed(
+    entries: Sequence[Entry], proof: StatusProof | None, shown: Collection[str], *, several: bool
+) -> dict[int, str]:
+    """Where the proof puts words on releases that are not ``shown``, and nothing else: log position → run."""
+    opened = () if proof is None else proof.runs
+    said = [(index, item.run) for item in opened for index in item.words or ()]
+    unplaced = {e.index for e in entries if several and e.kind == "endorse" and e.predicate["release"] not in shown}
+    for index, _run in said:
+        if index not in unplaced:
+            raise LineageBroken(f"the bundle says of which run entry {index} is, which is no word that needs it")
+        unplaced.remove(index)
+    return dict(said)
 
 
 def _check_run(line: RunLine, status: Entry, records: Sequence[Entry], opened: RunProof) -> list[Mark]:

@@ -264,6 +264,22 @@ def _misplace(read: Json) -> None:
     next(opened for opened in read["status"]["runs"] if opened["run"] == _other(read))["words"] = placed
 
 
+def _placed_twice(read: Json) -> None:
+    (placed,) = [opened["words"] for opened in read["status"]["runs"] if "words" in opened]
+    for opened in read["status"]["runs"]:
+        opened["words"] = placed
+
+
+def _placed_too_much(read: Json) -> None:
+    (opened,) = [opened for opened in read["status"]["runs"] if "words" in opened]
+    opened["words"] = sorted([*opened["words"], 0])
+
+
+def _drop_word(read: Json) -> None:
+    _drop(read, "endorse", statement="deprecated")
+    _unplaced(read)
+
+
 def _unplaced(read: Json) -> None:
     for opened in read["status"]["runs"]:
         opened.pop("words", None)
@@ -276,10 +292,13 @@ def _unplaced(read: Json) -> None:
         ("release", "the run .* is not in the bundle", lambda read: _drop(read, "run", name="other")),
         ("release", "0 entries for the released step 4", lambda read: _drop(read, "step", run=_other(read))),
         ("status", "run other .*something was left out", _drop_audits),
-        ("status", "something was left out", lambda read: _drop(read, "endorse", statement="deprecated")),
+        ("status", "says of which run", lambda read: _drop(read, "endorse", statement="deprecated")),
+        ("status", "run small .*something was left out", _drop_word),
         ("status", "opens .* for other runs", lambda read: read["status"]["runs"].pop()),
         ("status", "something was left out", _misplace),
         ("status", "does not say of which run", _unplaced),
+        ("status", r"says of which run entry \d+ is", _placed_twice),
+        ("status", "says of which run entry 0 is", _placed_too_much),
         ("chain", "run other .*no proof that", lambda read: read["history"].pop()),
         ("data", "run other .*is not in the bundle", lambda read: _drop(read, "dataset", name="text-of-other")),
     ],
