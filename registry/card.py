@@ -84,7 +84,7 @@ def _derivation(said: Mapping[str, Any], names: Mapping[str, str]) -> str:
         + (f" × {f32_from_hex(source['factor'])!r}" if "factor" in source else "")
         for source in said["sources"]
     )
-    return f"{said['rule']} of the release {sources}"
+    return f"{said['rule']} of {sources}"
 
 
 def _run(traced: Lineage, line: RunLine) -> Iterator[tuple[str, str]]:
