@@ -52,14 +52,19 @@ def recompute(release: Mapping[str, Any], sources: Sequence[Tensors]) -> str:
     """
     said = release["derivation"]
     factors = [f32_from_hex(source["factor"]) for source in said["sources"] if "factor" in source]
-    leaves = tensor_leaves(derive(said["rule"], release["dtype"], sources, factors))
-    found = weights.commitment_of(leaves)
+    found = check_root(release, tensor_leaves(derive(said["rule"], release["dtype"], sources, factors)))
+    return f"{said['rule']} to {release['dtype']} of {len(sources)} sources recomputed: root {found.root[:16]}…"
+
+
+def check_root(release: Mapping[str, Any], leaves: Sequence[TensorLeaf]) -> Commitment:
+    """The commitment over the leaves of a derived release, if it is the one that it names. Raises DerivationWrong."""
+    said, found = release["derivation"], weights.commitment_of(leaves)
     if found != Commitment.from_json(release["weights"], type="weights/1"):
         raise DerivationWrong(
-            f"{said['rule']} of {len(sources)} sources gives root {found.root[:16]}…, "
+            f"{said['rule']} of {len(said['sources'])} sources gives root {found.root[:16]}…, "
             f"the release says {release['weights']['root'][:16]}…"
         )
-    return f"{said['rule']} to {release['dtype']} of {len(sources)} sources recomputed: root {found.root[:16]}…"
+    return found
 
 
 def leaves_of(tensors: Mapping[str, TensorView]) -> list[TensorLeaf]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger import jcs, rfc3339
+from bitwitness.ledger.commitments import TensorLeaf, TensorView
 from bitwitness.ledger.entries import statement
 from bitwitness.ledger.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
@@ -17,9 +18,9 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from .bundle import RUNS_LIMIT
-from .derivation import DerivationRefused, derive, leaves_of, recompute
+from .derivation import DerivationRefused, check_root, derive, leaves_of, recompute
 from .derivation_check import NOT_RECOMPUTED, RECOMPUTED
-from .description import check_alike, is_own, of_config
+from .description import Description, check_alike, is_own, of_config
 from .export import Opened, open_version
 from .model_config import expected_config
 from .names import Version, check_name, find_version, looks_like_name
@@ -121,8 +122,7 @@ def _derive(
         for source, (version, factor) in zip(opened, named, strict=True):
             said = {"release": version.leaf, "weights": source.traced.release.predicate["weights"]}
             sources.append(said if factor is None else {**said, "factor": jcs.f32_hex(factor)})
-        factors = [jcs.f32_from_hex(said["factor"]) for said in sources if "factor" in said]
-        tensors = derive(rule, dtype, [source.tensors for source in opened], factors)
+        tensors = _computed({"rule": rule, "sources": sources}, dtype, opened)
         leaves = leaves_of(tensors)
         base = first.release.predicate
         predicate: dict[str, Any] = {
@@ -138,10 +138,36 @@ def _derive(
             license = _license(opened)
         if license is not None:
             predicate["license"] = license
-        genesis = first.genesis.predicate
-        described = opened[0].description if is_own(genesis) else of_config(expected_config(genesis["config"], dtype))
+        described = _description(opened[0], dtype)
         index, number, path = publish(project, ledger, publisher, log, predicate, tensors, leaves, described, cosign)
     return Derived(f"{model}/{number}", path, index, predicate["weights"]["root"])
+
+
+def derive_again(
+    project: Project, ledger: Ledger, release: Mapping[str, Any]
+) -> tuple[dict[str, TensorView], list[TensorLeaf], Description]:
+    """The tensors, their leaves and the description of a derived release, from the folders of its sources here.
+
+    Raises DerivationWrong where they give other weights, ExportRefused or VersionChanged for a source.
+    """
+    said = release["derivation"]
+    opened = _open_sources(project, ledger, [source["release"] for source in said["sources"]])
+    tensors = _computed(said, release["dtype"], opened)
+    leaves = leaves_of(tensors)
+    check_root(release, leaves)
+    return tensors, leaves, _description(opened[0], release["dtype"])
+
+
+def _computed(said: Mapping[str, Any], dtype: str, opened: Sequence[Opened]) -> dict[str, TensorView]:
+    """What a derivation gives of its sources, in their order."""
+    factors = [jcs.f32_from_hex(source["factor"]) for source in said["sources"] if "factor" in source]
+    return derive(said["rule"], dtype, [source.tensors for source in opened], factors)
+
+
+def _description(first: Opened, dtype: str) -> Description:
+    """The configuration or program of what is derived from a first source."""
+    genesis = first.traced.genesis.predicate
+    return first.description if is_own(genesis) else of_config(expected_config(genesis["config"], dtype))
 
 
 def audit(project: Project, name: str) -> tuple[bool, str, int]:

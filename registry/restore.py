@@ -1,15 +1,18 @@
-"""Writes the folder of a released version again, from the run's stored state, with the bytes that the release signed.
+"""Writes the folder of a released version again, with the bytes that the release signed.
+
+They come from the run's stored state; a cast or merge is computed again from the versions that it derives from.
 
 Nothing is released anew: the files must have the signed SHA-256, or nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bitwitness.ledger import durable
+from bitwitness.ledger.commitments import TensorLeaf, TensorView
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
@@ -17,6 +20,8 @@ from bitwitness.ledger.store import Ledger
 
 from . import bundle
 from .collect import collect
+from .description import Description
+from .export import ExportRefused
 from .folder import WEIGHTS
 from .names import Version
 from .register import SHARD_BYTES, StateMissing, find_source, load_weights, temporary_folder, write_files
@@ -43,18 +48,11 @@ def restore(
     Raises NotOnDisk, or what the run's stored state and the ledger raise.
     """
     folder = version.folder(project)
-    if "derivation" in release:
-        raise NotOnDisk(version, folder, "it derives from other versions: cast or merge these again, or copy it back")
-    try:
-        source = find_source(project, ledger, release["run"], release["step"])
-    except StateMissing as error:
-        raise NotOnDisk(version, folder, f"{error.args[0]}; copy the folder back from where it was published") from None
-    tensors, leaves = load_weights(source)
-    views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
+    views, leaves, description = _content(project, ledger, version, release)
     whole = any(item["name"] == WEIGHTS for item in release["files"])
     limit = sum(leaf.nbytes for leaf in leaves) if whole else SHARD_BYTES
     with temporary_folder(folder.parent) as temporary:
-        if write_files(temporary, views, source.description, limit) != release["files"]:
+        if write_files(temporary, views, description, limit) != release["files"]:
             raise FoundWrong(
                 f"{version} cannot be written again as it was: its state gives other files than the release lists; "
                 "`ledger model register` with the --shard-size and --license of then completes its folder"
@@ -66,3 +64,24 @@ def restore(
         temporary.rename(folder)
         durable.sync_folder(folder.parent)
     return folder
+
+
+def _content(
+    project: Project, ledger: Ledger, version: Version, release: Mapping[str, Any]
+) -> tuple[Mapping[str, TensorView], Sequence[TensorLeaf], Description]:
+    """Tensors, leaves and description: of the run's stored state, or derived again from its sources."""
+    folder = version.folder(project)
+    if "derivation" in release:
+        from .derive import derive_again  # brings the kernels
+
+        try:
+            return derive_again(project, ledger, release)
+        except ExportRefused as error:
+            raise NotOnDisk(version, folder, f"a version that it derives from is gone, too: {error}") from None
+    try:
+        source = find_source(project, ledger, release["run"], release["step"])
+    except StateMissing as error:
+        raise NotOnDisk(version, folder, f"{error.args[0]}; copy the folder back from where it was published") from None
+    tensors, leaves = load_weights(source)
+    views = {name: (tensor.entry.dtype, tensor.entry.shape, tensor.data) for name, tensor in tensors.items()}
+    return views, leaves, source.description

@@ -95,7 +95,7 @@ def refresh(
     """Make a version's provenance.json anew: with later audits and words, a new status and checkpoint.
 
     Weights and configuration stay as they are, and must be the release's. A version whose folder is gone is written
-    again from the run's stored state, byte for byte.
+    again from the run's stored state, byte for byte; a cast or merge from the versions that it derives from.
 
     Example: ledger model refresh demo-lm/1
     """

@@ -33,6 +33,7 @@ from bitwitness.registry.names import find_version
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.refresh import refresh
 from bitwitness.registry.register import register
+from bitwitness.registry.restore import NotOnDisk
 from bitwitness.registry.verify import examine
 
 from . import project_fixture as made
@@ -336,6 +337,22 @@ def test_a_newer_status_tells_of_every_run(project: Project, tmp_path: Path) -> 
     checks = checks_of(project, status=tmp_path / "status.json")
     assert checks["revocations"].ok is False
     assert checks["up-to-date"].ok is False and checks["up-to-date"].detail.startswith("run other (")
+
+
+def test_what_was_derived_and_is_gone_is_derived_again(project: Project) -> None:
+    derive.cast(project, "both", "bf16", model="both-bf16")
+    kept = {}
+    for name in ("both-bf16", "both"):
+        kept[name] = {path.name: path.read_bytes() for path in folder(project, name).iterdir()}
+        shutil.rmtree(folder(project, name))
+    with pytest.raises(NotOnDisk, match=r"a version that it derives from is gone, too: .*both"):
+        refresh(project, "both-bf16")
+    for name in ("both", "both-bf16"):
+        refresh(project, name)
+        again = {path.name: path.read_bytes() for path in folder(project, name).iterdir()}
+        del kept[name][bundle.FILE_NAME], again[bundle.FILE_NAME]
+        assert again == kept[name]
+    assert exit_code(checks_of(project).values()) == 0
 
 
 @pytest.mark.parametrize(("word", "check"), [("revoked", "revoked-here"), ("deprecated", "deprecated-here")])
