@@ -27,8 +27,11 @@ from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.registry import bundle, derive, lineage_checks, status_file, words
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.derivation import DerivationRefused
+from bitwitness.registry.description import ProgramRefused, check_alike
+from bitwitness.registry.evidence import Entry
 from bitwitness.registry.export import export
-from bitwitness.registry.lineage import Lineage, LineageBroken
+from bitwitness.registry.lineage import Lineage, LineageBroken, RunLine
+from bitwitness.registry.model_config import ConfigRefused
 from bitwitness.registry.names import find_version
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.refresh import refresh
@@ -453,12 +456,32 @@ def test_a_source_of_another_log(project: Project, tmp_path: Path, capsys: pytes
     assert "is not in the log" in checks_of(project)["inclusion"].detail
     _rewritten(project, lambda read: read["entries"].pop() and None)
     lineage = lineage_of(project)
-    genesis = lineage.runs[1].genesis
-    said_here = {**genesis.envelope.statement, "predicate": {**genesis.predicate, "origin": "log.invalid/2"}}
-    foreign = dataclasses.replace(genesis, envelope=dataclasses.replace(genesis.envelope, statement=said_here))
+    foreign = _saying(lineage.runs[1].genesis, origin="log.invalid/2")
     changed = [lineage.runs[0], dataclasses.replace(lineage.runs[1], genesis=foreign)]
     with pytest.raises(LineageBroken, match=r"was made for log log.invalid/2, not for"):
         lineage_checks.check_release(dataclasses.replace(lineage, runs=changed), lineage.genesis.predicate["origin"])
+
+
+def _saying(entry: Entry, **changes: Any) -> Entry:
+    """An entry that says something else, as if it had been signed so."""
+    said = {**entry.envelope.statement, "predicate": {**entry.predicate, **changes}}
+    return dataclasses.replace(entry, envelope=dataclasses.replace(entry.envelope, statement=said))
+
+
+def test_runs_of_other_programs_or_tokenizers_are_not_alike(project: Project) -> None:
+    one, other = lineage_of(project).runs
+    check_alike([one, other])
+
+    def own(line: RunLine, program: str) -> RunLine:
+        return dataclasses.replace(line, genesis=_saying(line.genesis, model={"program": program}))
+
+    check_alike([own(one, "aa"), own(other, "aa")])
+    for pair in ([one, own(other, "aa")], [own(one, "aa"), other], [own(one, "aa"), own(other, "bb")]):
+        with pytest.raises(ProgramRefused, match="of another program than run small"):
+            check_alike(pair)
+    words_of = [_saying(entry, tokenizer={"name": "words", "vocabulary": 4}) for entry in other.datasets]
+    with pytest.raises(ConfigRefused, match="of another tokenizer than run small"):
+        check_alike([one, dataclasses.replace(other, datasets=words_of)])
 
 
 @pytest.fixture
