@@ -16,13 +16,14 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import jcs
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import BitwitnessError, FormatError
 from bitwitness.ledger.hash_pool import submit
 
 _HELLO = b"bitwitness/ranks/v1\x00"
@@ -63,9 +64,9 @@ class Channel:
 
     def __init__(self, sock: socket.socket, secret: bytes, *, timeout: float, rank: int | None = None) -> None:
         """Greet the other end. Its first frame shows whether it has the secret."""
-        self._socket, self.rank, self.timeout = sock, rank, timeout
+        self._socket, self.rank = sock, rank
         self._sent = self._received = 0
-        sock.settimeout(timeout)
+        self.wait(timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(sock)
         ours = secrets.token_bytes(_NONCE)
@@ -75,6 +76,11 @@ class Channel:
         if not greeting.startswith(_HELLO) or theirs == ours:  # an echo would have our own key
             raise RankError(rank, "is no rank of this program")
         self._out, self._in = _key(secret, ours, theirs), _key(secret, theirs, ours)
+
+    def wait(self, timeout: float) -> None:
+        """From now on, so many seconds for the other end."""
+        self.timeout = timeout
+        self._socket.settimeout(timeout)
 
     @property
     def own_host(self) -> str:
@@ -189,9 +195,9 @@ class Channel:
         return RankError(self.rank, f"is gone: {(error.strerror or str(error)).lower()}")
 
 
-def fail(channels: Iterable[Channel], reason: str) -> None:
+def fail(channels: Iterable[Channel], why: BaseException | str) -> None:
     """Tell the other ends why this one goes, leave them the time to read it, and close."""
-    left = list(channels)
+    left, reason = list(channels), why if isinstance(why, str) else _reason(why)
     for channel in left:
         with suppress(RankError, OSError):
             channel.tell({"failed": reason})
@@ -200,6 +206,21 @@ def fail(channels: Iterable[Channel], reason: str) -> None:
     for channel in left:
         channel.drain(deadline)
         channel.close()
+
+
+@contextmanager
+def understood(rank: int) -> Iterator[None]:
+    """Read what a rank says; RankError where it is not what this version says."""
+    try:
+        yield
+    except (FormatError, KeyError, TypeError, ValueError):
+        raise RankError(rank, "sends what this version does not know") from None
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, (BitwitnessError, KernelError)):
+        return str(error)
+    return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
 
 
 def _keep_alive(sock: socket.socket) -> None:

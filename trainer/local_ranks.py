@@ -33,6 +33,10 @@ class LocalRanks:
     windows_at_once: int
     timeout: float
 
+    @property
+    def here(self) -> int:
+        return self.ranks
+
     def threads_of(self, rank: int) -> int:
         """Its part of the threads, one at least."""
         share, left = divmod(self.threads, self.ranks)

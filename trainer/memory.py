@@ -55,12 +55,14 @@ def captured_bytes(config: RunConfig, captured: StepPrograms, windows_at_once: i
     return 16 * captured.layout.size + captured.shard(min(windows_at_once or per_shard, per_shard)).plan.size
 
 
-def require_memory(config: RunConfig, windows_at_once: int = 0, captured: StepPrograms | None = None) -> None:
-    """Raise NotEnoughMemory where even the least does not fit."""
+def require_memory(
+    config: RunConfig, windows_at_once: int = 0, captured: StepPrograms | None = None, *, ranks: int = 1
+) -> None:
+    """Raise NotEnoughMemory where even the least does not fit, for each of the `ranks` of this machine."""
     if captured is None:
         needed = least_bytes(config, windows_at_once)
     else:
         needed = captured_bytes(config, captured, windows_at_once)
-    available = available_bytes()
+    needed, available = needed * ranks, available_bytes()
     if needed > available:
         raise NotEnoughMemory(needed, available)

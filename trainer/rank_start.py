@@ -19,7 +19,7 @@ from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, Stopped
 
-from .channel import Channel, RankError, RankFailed, fail
+from .channel import Channel, RankError, RankFailed, fail, understood
 from .config import RunConfig, config_from_ledger
 from .fold import crossings, ranges
 from .ranks import Follower, Leader
@@ -49,6 +49,8 @@ class Place:
     port: int
     secret: bytes = field(repr=False)
     timeout: float
+    here: int = 1
+    """How many of the ranks this machine has."""
 
     @contextlib.contextmanager
     def lead(self, terms: Terms, stop: Stop) -> Iterator[Leader]:
@@ -58,7 +60,7 @@ class Place:
 
 
 def place_of(environment: Mapping[str, str], timeout: float) -> Place | None:
-    """This process's place by the variables that torchrun sets, and others after it; None where they are not set.
+    """This process's place by the variables that torchrun sets; None where they are not set, or say that it is alone.
 
     Raises BadPlace for what cannot be one.
     """
@@ -75,7 +77,10 @@ def place_of(environment: Mapping[str, str], timeout: float) -> Place | None:
     secret = environment.get(SECRET, "")
     if len(secret) < _SECRET_LENGTH:
         raise BadPlace(f"{SECRET} must hold the same secret on every rank, {_SECRET_LENGTH} characters or more")
-    return Place(rank, ranks, environment["MASTER_ADDR"], port, secret.encode(), timeout)
+    here = environment.get("LOCAL_WORLD_SIZE", "1")
+    return Place(
+        rank, ranks, environment["MASTER_ADDR"], port, secret.encode(), timeout, int(here) if here.isdecimal() else 1
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ def led(
                 raise RankError(rank, "does not say that it is ready")
         yield leader
     except BaseException as error:
-        leader.fail(str(error) or type(error).__name__)
+        leader.fail(error)
         raise
     finally:
         leader.close()
@@ -165,8 +170,8 @@ def _gather(
             raise Stopped("stopped while rank 0 waited for the others; nothing was done", stop.number)
         if time.monotonic() > deadline:
             absent = sorted(set(range(1, place.ranks)) - channels.keys())
-            who = f"rank {absent[0]}" + (f" and {len(absent) - 1} more" if absent[1:] else "")
-            raise RankError(0, f"has waited {place.timeout:g} seconds for {who}, in vain{odd}")
+            others = f", nor have {len(absent) - 1} more" if absent[1:] else ""
+            raise RankError(absent[0], f"has not come within {place.timeout:g} seconds{others}{odd}")
         try:
             sock, (host, *_) = listener.accept()
         except TimeoutError:
@@ -185,7 +190,8 @@ def _gather(
         if rank in channels or not isinstance(port, int):
             fail([channel], "two processes came as this rank")
             raise RankError(rank, f"came twice, the second time from {host}")
-        channel.rank, channel.timeout = rank, place.timeout
+        channel.rank = rank
+        channel.wait(place.timeout)
         channels[rank], addresses[rank], codes[rank] = channel, (str(host), port), said.get("code")
     code = code_commitment().root
     for rank in sorted(channels):
@@ -203,7 +209,15 @@ def _neighbours(rank: int, shards: int, ranks: int) -> tuple[list[int], list[int
 # -- the others --------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Peers:
+    """The neighbours of a rank: those that it connects to, (rank, host, port), and those that connect to it."""
+
+    connect: list[tuple[int, str, int]]
+    accept: set[int]
+
+
+@dataclass(frozen=True)
 class Joining:
     """A rank that rank 0 has told what the run is, and that has not agreed yet."""
 
@@ -211,39 +225,32 @@ class Joining:
     terms: Terms
     channels: dict[int, Channel]
     _listener: socket.socket
-    _said: Json
+    _peers: _Peers
 
     def ready(self, stop: Stop) -> Follower:
         """Connect to the neighbours, and say that this rank computes the same."""
-        for rank, host, port in self._said["connect"]:
-            channel = Channel(
-                _connect(rank, host, port, self.place), self.place.secret, timeout=self._timeout, rank=rank
-            )
+        place, timeout = self.place, self.channels[0].timeout
+        for rank, host, port in self._peers.connect:
+            channel = Channel(_connect(rank, host, port, place), place.secret, timeout=timeout, rank=rank)
             self.channels[rank] = channel
-            channel.tell({"rank": self.place.rank})
-        awaited = set(self._said["accept"])
-        self._listener.settimeout(self._timeout)
-        while awaited:
+            channel.tell({"rank": place.rank})
+        self._listener.settimeout(timeout)
+        while awaited := self._peers.accept - self.channels.keys():
             try:
                 sock, _ = self._listener.accept()
             except TimeoutError:
-                raise RankError(min(awaited), f"does not connect to rank {self.place.rank}") from None
+                raise RankError(min(awaited), f"does not connect to rank {place.rank}") from None
             try:
-                channel = Channel(sock, self.place.secret, timeout=self._timeout)
-                rank = channel.hear().get("rank")
-            except RankError:
+                channel = Channel(sock, place.secret, timeout=timeout)
+                came = channel.hear().get("rank")
+            except RankError:  # a stranger
                 sock.close()
                 continue
-            if isinstance(rank, int) and rank in awaited:
-                awaited.remove(rank)
-                channel.rank = rank
-                self.channels[rank] = channel
-        self.channels[0].tell({"ready": self.place.rank})
-        return Follower(self.place.rank, self.place.ranks, self.terms.config.data.shards, self.channels, stop)
-
-    @property
-    def _timeout(self) -> float:
-        return float(self._said["timeout_ms"]) / 1000
+            if came in awaited:
+                self.channels[came] = channel
+                channel.rank = came
+        self.channels[0].tell({"ready": place.rank})
+        return Follower(place.rank, place.ranks, self.terms.config.data.shards, self.channels, stop)
 
 
 @contextlib.contextmanager
@@ -268,15 +275,17 @@ def joined(place: Place) -> Iterator[Joining]:
                 raise
             except RankError as error:
                 raise RankError(0, f"did not take this rank ({error}); is {SECRET} the same on both?") from None
-            model = bytearray(min(int(said["model"]), MODEL_LIMIT))
+            with understood(0):
+                model = bytearray(min(int(said["model"]), MODEL_LIMIT))
+                channel.wait(int(said["timeout_ms"]) / 1000)
+                peers = _Peers([(int(r), str(h), int(p)) for r, h, p in said["connect"]], set(said["accept"]))
+                config = config_from_ledger(said["config"])
+                dataset, used = Commitment.from_json(said["dataset"], type="dataset/1"), said["arithmetic"]
             if model:
                 channel.receive(memoryview(model))
-            dataset = Commitment.from_json(said["dataset"], type="dataset/1")
-            terms = Terms(config_from_ledger(said["config"]), dataset, said["arithmetic"], bytes(model) or None)
-            channel.timeout = float(said["timeout_ms"]) / 1000
-            yield Joining(place, terms, channels, listener, said)
+            yield Joining(place, Terms(config, dataset, used, bytes(model) or None), channels, listener, peers)
     except BaseException as error:
-        fail(channels.values(), str(error) or type(error).__name__)
+        fail(channels.values(), error)
         raise
     finally:
         for channel in channels.values():

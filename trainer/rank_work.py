@@ -16,11 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.graph import Graph
 from bitwitness.ledger import jcs
 from bitwitness.ledger.captured_file import MODEL_LIMIT
-from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 
 from .arithmetic import difference
@@ -57,10 +55,7 @@ def work(project: Project, place: Place, *, threads: int, windows_at_once: int =
     Raises RankError, and the errors of configuration and data.
     """
     with joined(place) as joining, stop_signals() as stop:  # before, a signal has nothing to wait for
-        try:
-            return _work(project, joining, threads, windows_at_once, load, stop)
-        except (KernelError, OSError, MemoryError) as error:
-            raise BitwitnessError(str(error) or type(error).__name__) from error
+        return _work(project, joining, threads, windows_at_once, load, stop)
 
 
 def _work(
@@ -78,7 +73,7 @@ def _work(
         raise RankError(rank, f"has another build than rank 0, which {changed}")
     if (fault := machine_fault(threads)) is not None:
         raise RankError(rank, f"cannot take part: {fault}")
-    require_memory(config, windows_at_once, programs)
+    require_memory(config, windows_at_once, programs, ranks=joining.place.here)
     dataset = Dataset.open(project.data_dir, config.data.train, expected=terms.dataset)
     stream = WindowStream(dataset, config.data.window, config.run.seed, reset_documents=config.data.reset_documents)
     workspace = Workspace(config, threads, windows_at_once, captured=programs)
@@ -109,7 +104,7 @@ def main() -> int:
         secret = base64.b64decode(said["secret"])
         place = Place(said["rank"], said["ranks"], said["host"], said["port"], secret, said["timeout"])
         work(Project.find(said["project"]), place, threads=said["threads"], windows_at_once=said["windows_at_once"])
-    except (BitwitnessError, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt):
         return 2
     return 0
 

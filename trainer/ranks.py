@@ -26,7 +26,7 @@ from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import FormatError
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
 
-from .channel import Channel, RankError, fail
+from .channel import Channel, RankError, fail, understood
 from .fold import crossings, fold_order, parents, ranges
 from .parts import Parts, fold_leaf, shard_leaf
 from .state import Control, State
@@ -76,9 +76,9 @@ class Ranks:
         for channel in self.channels.values():
             channel.close()
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: BaseException) -> None:
         """Tell everyone why this rank goes."""
-        fail(self.channels.values(), reason)
+        fail(self.channels.values(), error)
 
     def _spread(self, data: F32) -> None:
         """Bring what rank 0 has in `data` to the `data` of every rank, by the edges of the fold."""
@@ -128,9 +128,9 @@ class Leader(Ranks):
         self._ended = True
         self._order({"end": outcome} | ({} if signal is None else {"signal": signal}))
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: BaseException) -> None:
         if not self._ended:
-            super().fail(reason)
+            super().fail(error)
 
     def _order(self, order: Json) -> None:
         for channel in self.channels.values():
@@ -176,7 +176,8 @@ class Follower(Ranks):
 
     def take(self, state: State, order: Json) -> None:
         """Fill `state` with the one that rank 0 sends. Raises RankError where it is not the one of the order."""
-        state.control = Control(**order["control"])
+        with understood(0):
+            state.control = Control(**order["control"])
         for flat in (state.params, state.m, state.v):
             self._spread(flat)
         if state.commit().digest != order["state"]:

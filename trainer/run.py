@@ -122,6 +122,10 @@ class Company(Protocol):
     def ranks(self) -> int:
         """How many there are, this one included."""
 
+    @property
+    def here(self) -> int:
+        """How many of them are on this machine."""
+
     def lead(self, terms: Terms, stop: Stop) -> AbstractContextManager[Leader]:
         """Bring them together. They end when the block does."""
 
@@ -172,7 +176,7 @@ def train(
             if (changed := difference(existing.genesis["arithmetic"], config, programs)) is not None:
                 raise BitwitnessError(f"run {config.run.name} was {changed}; resume it with the build that began it")
             own_model.require_same(own, existing.genesis.get("model"), config)
-        require_memory(config, windows_at_once, programs)
+        require_memory(config, windows_at_once, programs, ranks=1 if company is None else company.here)
         vocabulary = config.decoder.vocabulary if programs is None else programs.vocabulary
         data = Dataset.open(project.data_dir, config.data.train)
         _check_vocabulary(data, vocabulary)

@@ -91,6 +91,14 @@ def parts(rounds: int) -> Measured:
     return {"parts_overhead": found["parts_overhead"]}, found
 
 
+def ranks(rounds: int) -> Measured:
+    """A step of two ranks with one thread each over one of two threads."""
+    from .ranks import bench_ranks
+
+    found = bench_ranks(rounds=rounds)
+    return {"ranks_vs_threads": found["ranks_vs_threads"]}, found
+
+
 def audit(rounds: int) -> Measured:
     """An audit beside training: time and memory of a replayed step, and everything but the replay."""
     from .audit import bench_audit
@@ -114,7 +122,8 @@ def registry(rounds: int) -> Measured:
 
 
 PARTS: dict[str, Callable[[int], Measured]] = {
-    part.__name__: part for part in (gemm, step, ops, rss, captured, parts, audit, single, base, ledger, registry)
+    part.__name__: part
+    for part in (gemm, step, ops, rss, captured, parts, ranks, audit, single, base, ledger, registry)
 }
 
 

@@ -45,7 +45,7 @@ class AuditedTrainer:
         self, config: RunConfig, project: Project, writer: RunWriter, workspace: Workspace, state: State
     ) -> None:
         data = Dataset.open(project.data_dir, "text")
-        self.config, self.writer, self.workspace = config, writer, workspace
+        self.config, self.project, self.writer, self.workspace = config, project, writer, workspace
         self.stream = WindowStream(data, config.data.window, config.run.seed)
         self.state = state
         self.parts: list[tuple[float, float, float]] = []
@@ -55,6 +55,8 @@ class AuditedTrainer:
         record = step(self.state, self.stream, self.workspace)
         computed = time.perf_counter()
         commitment = self.state.commit()
+        if self.workspace.ranks is not None:
+            self.workspace.ranks.agree(record.step, commitment.weights)
         hashed = time.perf_counter()
         observed = {"seconds_us": round((hashed - began) * 1e6), "time": rfc3339.now()}
         computed_step = records.computed_step(record, commitment)

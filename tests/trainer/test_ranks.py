@@ -20,7 +20,7 @@ import pytest
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError, Stopped
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import rank_start, rank_work
+from bitwitness.trainer import memory, rank_start, rank_work
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.channel import RankError
 from bitwitness.trainer.config import RunConfig, parse_config
@@ -63,6 +63,7 @@ class Threads:
     project: Project
     ranks: int
     timeout: float = 20.0
+    here: int = 1
     load: rank_work.Load | None = None
     who: Any = work
 
@@ -239,7 +240,7 @@ def test_a_rank_whose_machine_computes_wrong(project: Project, monkeypatch: pyte
 
 def test_ranks_that_do_not_come_or_come_as_others(project: Project) -> None:
     refused(
-        project, Threads(project, 2, timeout=1.0, who=lambda *_, **__: None), "waited 1 seconds for rank 1, in vain"
+        project, Threads(project, 2, timeout=1.0, who=lambda *_, **__: None), "^rank 1 has not come within 1 seconds$"
     )
 
     changes: tuple[tuple[dict[str, Any], str], ...] = (
@@ -265,6 +266,14 @@ def test_who_waits_for_ranks_can_be_stopped(project: Project) -> None:
 def test_more_ranks_than_shards(project: Project) -> None:
     with pytest.raises(BadPlace, match=r"9 ranks are not 1 to 8; a step has 8 shards \(data.shards\)"):
         train(project, configured("many"), threads=1, company=Threads(project, 9))
+
+
+def test_every_rank_of_a_machine_needs_its_memory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured("refused")
+    monkeypatch.setattr(memory, "available_bytes", lambda: 5 * memory.least_bytes(config) // 2)
+    memory.require_memory(config, ranks=2)
+    with pytest.raises(memory.NotEnoughMemory):
+        train(project, config, threads=1, company=LocalRanks(project, 3, 3, 0, 60.0))
 
 
 def test_damaged_data_of_one_rank(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +379,8 @@ def test_all_ranks_find_a_loss_that_is_no_number(project: Project) -> None:
 def test_a_place_by_the_variables_of_torchrun() -> None:
     usual = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", SECRET: "s" * 16}
     assert place_of(usual, 9.0) == Place(1, 4, "10.0.0.1", 29500, b"s" * 16, 9.0)
+    shared = place_of({**usual, "LOCAL_WORLD_SIZE": "2"}, 9.0)
+    assert shared is not None and shared.here == 2
     assert "ssss" not in repr(place_of(usual, 9.0))
     under = place_of({**usual, "TORCHELASTIC_USE_AGENT_STORE": "True"}, 9.0)
     assert under is not None and under.port == 29501

@@ -49,8 +49,9 @@ def train(
 
     Example: ledger train run.toml --threads 2
     """
-    project, threads = current_project(), threads or cores()
+    project = current_project()
     place = place_of(os.environ, rank_timeout) if ranks is None else None
+    threads = threads or (cores() if place is None else max(1, cores() // place.here))
     if place is not None and place.rank:
         _work(project, place, config, name, threads, windows_at_once, as_json)
         return
