@@ -1,4 +1,7 @@
-"""Which audits in a bundle count for its release, and how much of the run they replayed.
+"""Which audits in a bundle count for its release, and how much of its history they replayed.
+
+The weights come from the steps of the release's run and of every run that this one goes back to, up to where the next
+one begins. All of these count: a policy's demands are on the whole, as one history.
 
 An audit is one auditor's word, so what it says of itself must hold together before it counts: made after the released
 step was logged, over steps that the run has, with the units that every audit must have (docs/formats/audit.md) and just
@@ -28,7 +31,7 @@ from bitwitness.trainer.sample import misdrawn
 from .checks import Check, together
 from .completeness import Told
 from .evidence import Entry
-from .lineage import Lineage, RunLine
+from .lineage import Lineage, RunLine, Stretch
 from .policy import Policy, Rules
 
 Json = Mapping[str, Any]
@@ -36,82 +39,131 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Judged:
-    """The audits that count, and one reason for each that does not."""
+    """A run up to where it counts, its audits that do, and one reason for each that does not."""
 
+    stretch: Stretch
     counted: Sequence[Entry]
     refused: Sequence[str]
     reasons: Sequence[str]
     """Those of `refused` without the auditor, as they were given."""
 
+    @property
+    def total(self) -> int:
+        """The number of the run's own steps that count."""
+        return self.stretch.until - self.stretch.start
+
+    @property
+    def covered(self) -> int:
+        """How many of them the audits that count replayed."""
+        first, last = self.stretch.start + 1, self.stretch.until
+        replayed = [span for audit in self.counted for span in covered_spans(audit.predicate)]
+        return length((max(first, low), min(last, high)) for low, high in replayed)
+
+    @property
+    def said(self) -> str:
+        """What became of its audits, in words."""
+        counted = [f"{who(audit)} replayed {_extent(self.stretch, audit)}: match" for audit in self.counted]
+        return "; ".join([*counted, *self.refused]) or "no audit in the bundle"
+
 
 def audit_checks(lineage: Lineage, policy: Policy, told: Told | None) -> list[Check]:
     """The POLICY check `audit`, which is always made, and one for each rule on how much must have been audited.
 
-    Each must hold for every run that the release stands on. ``told`` is the status that lists what the samples were
-    drawn from; without it none can be drawn again.
+    Each must hold for every run that the release or one that it derives from is of, with the runs that it goes back to
+    as one history. ``told`` is the status that lists what the samples were drawn from; without it none can be drawn
+    again.
     """
-    of_runs = [[(str(line), check) for check in _of_run(line, policy, told)] for line in lineage.runs]
+    of_runs = [[(str(line), check) for check in _of_run(lineage, line, policy, told)] for line in lineage.runs]
     return [together(same) for same in zip(*of_runs, strict=True)]
 
 
-def _of_run(line: RunLine, policy: Policy, told: Told | None) -> list[Check]:
-    rules, judged = policy.rules, _judge(line, policy, told)
-    checks = [_required(line, policy, judged)]
-    first, last = line.genesis.predicate["control"]["step"] + 1, line.step
-    replayed = [span for audit in judged.counted for span in covered_spans(audit.predicate)]
-    covered = length((max(first, low), min(last, high)) for low, high in replayed)
-    total = last - first + 1
+def _of_run(lineage: Lineage, line: RunLine, policy: Policy, told: Told | None) -> list[Check]:
+    rules, history = policy.rules, [_judge(stretch, policy, told) for stretch in lineage.history(line)]
+    checks = [_required(history, policy)]
+    covered, total = sum(part.covered for part in history), sum(part.total for part in history)
+    any_counted = any(part.counted for part in history)
     said = f"audits that count replayed {covered} of the {total} steps up to the released one"
-    if line.parents:
-        said += f" since {line.parents[0]}"
+    if len(history) > 1:
+        said += " (" + ", ".join(f"{part.stretch.line}: {part.covered} of {part.total}" for part in history) + ")"
     if rules.min_audited_steps is not None:
         # A release of fewer steps than the rule asks for cannot show more than all of them.
-        enough = bool(judged.counted) and covered >= min(rules.min_audited_steps, total)
+        enough = any_counted and covered >= min(rules.min_audited_steps, total)
         checks.append(Check("audited-steps", enough, f"{said}, {rules.min_audited_steps} are required", "POLICY"))
     if rules.min_audited_fraction is not None:
-        enough = bool(judged.counted) and covered >= rules.min_audited_fraction * total
+        enough = any_counted and covered >= rules.min_audited_fraction * total
         asked = f"{rules.min_audited_fraction:g} of them is required"
         checks.append(Check("audited-fraction", enough, f"{said}, {asked}", "POLICY"))
     if rules.min_auditors is not None:
-        auditors = {audit.envelope.keyid for audit in judged.counted}
-        said = f"audits that count are by {len(auditors)} auditors, {rules.min_auditors} are required"
-        checks.append(Check("auditors", len(auditors) >= rules.min_auditors, said, "POLICY"))
+        # As many for each run: two auditors of different halves have not seen the same steps.
+        fewest = min(history, key=_auditors)
+        where = f" of {fewest.stretch.line}" if len(history) > 1 else ""
+        said = f"audits{where} that count are by {_auditors(fewest)} auditors, {rules.min_auditors} are required"
+        checks.append(Check("auditors", _auditors(fewest) >= rules.min_auditors, said, "POLICY"))
     return checks
 
 
-def open_intents(line: RunLine) -> list[Entry]:
-    """The announced audits that have no result in the bundle; each counts as a failed one."""
-    answered = {audit.predicate["intent"] for audit in line.audits}
-    return [intent for intent in line.intents if intent.leaf not in answered]
+def _auditors(part: _Judged) -> int:
+    return len({audit.envelope.keyid for audit in part.counted})
 
 
-def _required(line: RunLine, policy: Policy, judged: _Judged) -> Check:
+def open_intents(stretch: Stretch) -> list[Entry]:
+    """The announced audits that have no result in the bundle; each counts as a failed one.
+
+    Of a run that is only gone on from, those of later steps alone concern nobody here.
+    """
+    answered = {audit.predicate["intent"] for audit in stretch.line.audits}
+    unanswered = [intent for intent in stretch.line.intents if intent.leaf not in answered]
+    return [intent for intent in unanswered if stretch.released or intent.predicate["first"] <= stretch.until]
+
+
+def _accusation(stretch: Stretch, audit: Entry) -> Json | None:
+    """What an audit found that does not replay; None if nothing, or nothing of the steps that count.
+
+    Of a released run whatever was found counts. Where a run is only gone on from, that is of no use which begins after
+    that step; the screen compares states, of which the one before may lie anywhere before.
+    """
+    for unit in audit.predicate["units"]:
+        if unit["outcome"] == "mismatch":
+            found: Json = unit["found"]
+            before = min(unit["first"], found["step"]) <= stretch.until or found.get("field") == "screen"
+            if stretch.released or before:
+                return found
+    return None
+
+
+def _required(history: Sequence[_Judged], policy: Policy) -> Check:
     rules = policy.rules
-    for audit in line.audits:
-        if audit.predicate["result"] == "mismatch" and mismatch_stands(
-            audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(rules)
-        ):
-            found = next(unit["found"] for unit in audit.predicate["units"] if unit["outcome"] == "mismatch")
-            detail = f"{who(audit)} found that step {found['step']} does not replay ({audit})"
-            return Check("audit", False, detail, "POLICY")
-    counted = [f"{who(audit)} replayed {_extent(line, audit)}: match" for audit in judged.counted]
-    said = "; ".join([*counted, *judged.refused]) or "no audit in the bundle"
+    several = len(history) > 1
+    for part in history:
+        line = part.stretch.line
+        for audit in line.audits:
+            found = _accusation(part.stretch, audit)
+            if found is not None and mismatch_stands(
+                audit.leaf, audit.envelope.keyid, _rechecks(line), _trusted(rules)
+            ):
+                where = f" of {line}" if several else ""
+                detail = f"{who(audit)} found that step {found['step']}{where} does not replay ({audit})"
+                return Check("audit", False, detail, "POLICY")
+    said = "; ".join(f"{part.stretch.line}: {part.said}" if several else part.said for part in history)
     if not rules.require_audit:
         return Check("audit", True, f"not required by the policy ({said})", "POLICY")
-    unanswered = open_intents(line)
+    unanswered = [intent for part in history for intent in open_intents(part.stretch)]
     if len(unanswered) > rules.max_open_intents:
         detail = (
             f"{len(unanswered)} audits were announced without a result, the first in {unanswered[0]}, and each counts "
             f"as failed; the policy allows {rules.max_open_intents} ({said})"
         )
         return Check("audit", False, detail, "POLICY")
-    if counted:
+    lacking = [part for part in history if not part.counted]
+    if not lacking:
         return Check("audit", True, said, "POLICY")
-    unchecked = any(isinstance(reason, Unchecked) for reason in judged.reasons)
-    return Check("audit", None if unchecked else False, f"an audit is required: {said}", "POLICY")
+    unchecked = all(any(isinstance(reason, Unchecked) for reason in part.reasons) for part in lacking)
+    of_each = ", of each run that the weights come from" if several else ""
+    return Check("audit", None if unchecked else False, f"an audit is required{of_each}: {said}", "POLICY")
 
 
-def _judge(line: RunLine, policy: Policy, told: Told | None) -> _Judged:
+def _judge(stretch: Stretch, policy: Policy, told: Told | None) -> _Judged:
+    line = stretch.line
     intents = {entry.leaf: entry for entry in line.intents}
     counted, refused, reasons = [], [], []
     for audit in line.audits:
@@ -119,18 +171,18 @@ def _judge(line: RunLine, policy: Policy, told: Told | None) -> _Judged:
         if intent is None:
             reason: str | None = "its intent is not in the bundle"
         else:
-            reason = _why_not(line, audit, intent, policy) or _misdrawn(line, audit, intent, told)
+            reason = _why_not(stretch, audit, intent, policy) or _misdrawn(line, audit, intent, told)
         if reason is None:
             counted.append(audit)
         else:
             refused.append(f"{who(audit)}: {reason}")
             reasons.append(reason)
-    return _Judged(counted, refused, reasons)
+    return _Judged(stretch, counted, refused, reasons)
 
 
-def _why_not(line: RunLine, audit: Entry, intent: Entry, policy: Policy) -> str | None:
+def _why_not(stretch: Stretch, audit: Entry, intent: Entry, policy: Policy) -> str | None:
     """Why this audit does not count for this release; None if it does."""
-    predicate, units = audit.predicate, audit.predicate["units"]
+    line, predicate, units = stretch.line, audit.predicate, audit.predicate["units"]
     reason = refuted(line, audit, policy)
     if reason is not None:
         return reason
@@ -138,16 +190,17 @@ def _why_not(line: RunLine, audit: Entry, intent: Entry, policy: Policy) -> str 
         return str(predicate["result"])
     if all(unit["cause"] == "chosen" for unit in units):
         return "its steps were chosen by hand, so it says nothing of the others; only drawn audits count"
-    if intent.predicate["size"] <= line.released.index:
+    if intent.predicate["size"] <= stretch.reached.index:
         return (
-            f"it was announced over {intent.predicate['size']} entries, before the released step was logged as "
-            f"{line.released}"
+            f"it was announced over {intent.predicate['size']} entries, before "
+            f"{'the released step' if stretch.released else f'the state after step {stretch.until}'} was logged as "
+            f"{stretch.reached}"
         )
     reason = inconsistency(line, audit) or omission(predicate, intent.predicate, _audited(line))
     if reason is not None:
         return reason
-    if not any(first <= line.step <= last for first, last in covered_spans(predicate)):
-        return f"the released step {line.step} is not among what it replayed"
+    if not any(first <= stretch.until <= last for first, last in covered_spans(predicate)):
+        return f"{stretch.what} is not among what it replayed"
     return untrusted_by(audit, intent, policy)
 
 
@@ -196,11 +249,11 @@ def _last_step(line: RunLine) -> int:
     return planned if line.end is None else min(planned, line.end.predicate["step"])
 
 
-def _extent(line: RunLine, audit: Entry) -> str:
-    """How much of the run up to the released step an audit replayed, and who drew what."""
-    first = line.genesis.predicate["control"]["step"] + 1
-    spans = ((max(first, low), min(line.step, high)) for low, high in covered_spans(audit.predicate))
-    replayed, total = length(spans), line.step - first + 1
+def _extent(stretch: Stretch, audit: Entry) -> str:
+    """How much of the run, up to where it counts, an audit replayed, and who drew what."""
+    line, first = stretch.line, stretch.start + 1
+    spans = ((max(first, low), min(stretch.until, high)) for low, high in covered_spans(audit.predicate))
+    replayed, total = length(spans), stretch.until - stretch.start
     said = f"{replayed} of {total} steps"
     if replayed == total:
         return said

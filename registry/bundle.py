@@ -24,8 +24,8 @@ SIZE_LIMIT = 8 << 20
 # Values that may stand in one. Small ones, such as [], take some 50 times their bytes as objects, so the size alone
 # bounds no memory; what stands in an honest bundle are mostly hashes and payloads of 66 bytes and more.
 VALUES_LIMIT = 400_000
-# Runs that a release may stand on.
-RUNS_LIMIT = 64
+# Runs that a release may stand on: those of the releases that it derives from, and those that these go back to.
+RUNS_LIMIT = 256
 TIMESTAMPS_LIMIT = 8
 _MAX = (1 << 53) - 1
 

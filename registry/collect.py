@@ -1,10 +1,11 @@
 """Gathers the bundle of a release from a ledger: entries, inclusion proofs to one checkpoint, history proofs.
 
-Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets;
-the genesis and the `state` entry of each run that it goes on from; every `key` entry; every audit of the run with its
-intent; every word on its releases; the newest `status`, and every eval that it lists for the run; without one, the last
-eval on each dataset at or before the released step. Of a cast or merge, the same of every release that it derives from,
-and of the run of each. The same ledger and release give the same bytes.
+Which entries: the release; its step, and the `state` and `end` of the same run; the genesis; its datasets; every `key`
+entry; every audit of the run with its intent; every word on its releases; the newest `status`, and every eval that it
+lists for the run; without one, the last eval on each dataset at or before the released step. Of a cast or merge, the
+same of every release that it derives from, and of the run of each. Of every run that one of these goes back to, the
+same, with the `state` entry that the next run begins with in place of a released step. The same ledger and release give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -95,23 +96,23 @@ def _choose(ledger: Ledger, release: int, size: int) -> _Shown:
     steps: dict[str, set[int]] = {predicate["run"]: set()}
     for said in (predicate, *sources.values()):
         steps.setdefault(said["run"], set()).add(said["step"])
+    forks = {fork for run in list(steps) for fork in _forks(ledger, run)}
+    for fork in forks:
+        steps.setdefault(fork.run, set())
+    if len(steps) > bundle.RUNS_LIMIT:
+        raise BundleTooLarge(f"the release stands on {len(steps)} runs; a bundle can show {bundle.RUNS_LIMIT}")
     geneses = {run: _genesis(ledger, run) for run in steps}
     status = newest_status(ledger, size)
     if status is not None and status < max(geneses.values()):
         status = None  # it says nothing of a run that began after it
-    parents = {pair for genesis in geneses.values() for pair in _parents(ledger, genesis)}
     entries = {release, *sources, *_column(ledger, "SELECT entry FROM log WHERE kind = 'key'")}
-    entries |= {index for pair in parents for index in pair} | (set() if status is None else {status})
+    entries |= set() if status is None else {status}
     history, words = [], {}
     for run, genesis in geneses.items():
-        gone_on_from = {state for before, state in parents if before == genesis}
-        chain = _chain(ledger, genesis, steps[run], gone_on_from, release, status)
+        chain = _chain(ledger, genesis, steps[run], {fork for fork in forks if fork.run == run}, release, status)
         history += _history(ledger, genesis, chain)
         words[run] = _column(ledger, _WORDS, genesis, size)
         entries |= {genesis, *chain, *words[run], *_datasets(ledger, genesis, chain), *_said(ledger, genesis)}
-    for before, state in parents:
-        if before not in geneses.values():
-            history += _history(ledger, before, [state])
     history.sort(key=lambda proof: (proof.within, proof.entry))
     opened = None
     if status is not None:
@@ -140,36 +141,47 @@ def _sources(ledger: Ledger, predicate: Mapping[str, Any]) -> dict[int, Mapping[
 def _genesis(ledger: Ledger, run: str) -> int:
     index = ledger.find(bytes.fromhex(run))
     if index is None:
-        raise ReleaseMissing(f"the run {run[:16]}… of the release is not in this ledger")
+        raise ReleaseMissing(f"the run {run[:16]}… that the release comes from is not in this ledger")
     return index
 
 
-def _parents(ledger: Ledger, genesis: int) -> list[tuple[int, int]]:
-    """(genesis, state) of the runs that a run goes back to: log indexes of each, and of the state gone on from."""
-    found = []
-    while (init := open_envelope(ledger.entry(genesis)).statement["predicate"]["init"])["kind"] == "parent":
-        pair = [ledger.find(bytes.fromhex(init[name])) for name in ("run", "entry")]
-        if pair[0] is None or pair[1] is None:
-            raise ReleaseMissing(f"the run {init['run'][:16]}… that the run goes on from is not in this ledger")
-        found.append((pair[0], pair[1]))
-        genesis = pair[0]
-    return found
+@dataclass(frozen=True)
+class _Fork:
+    """Where a run is gone on from: its id, the step, and the log index of the `state` entry there."""
+
+    run: str
+    step: int
+    state: int
+
+
+def _forks(ledger: Ledger, run: str) -> list[_Fork]:
+    """Where the runs that one goes back to are gone on from."""
+    found: list[_Fork] = []
+    while True:
+        init = open_envelope(ledger.entry(_genesis(ledger, run))).statement["predicate"]["init"]
+        if init["kind"] != "parent":
+            return found
+        state, run = ledger.find(bytes.fromhex(init["entry"])), init["run"]
+        if state is None:
+            raise ReleaseMissing(f"the state {init['entry'][:16]}… that a run begins with is not in this ledger")
+        found.append(_Fork(run, init["step"], state))
 
 
 def _chain(
-    ledger: Ledger, genesis: int, steps: set[int], gone_on_from: set[int], release: int, status: int | None
+    ledger: Ledger, genesis: int, steps: set[int], forks: set[_Fork], release: int, status: int | None
 ) -> list[int]:
     """Log indexes of the run's entries that the bundle holds, but the genesis, in the order of the run.
 
-    ``steps`` are those of its releases in the bundle, ``gone_on_from`` the states that other runs here begin with.
+    ``steps`` are those of its releases in the bundle, ``forks`` where other runs here go on from it.
     """
-    chosen: set[int] = set(gone_on_from)
+    chosen = {fork.state for fork in forks}
+    last = max({*steps, *(fork.step for fork in forks)})
     for number in sorted(steps):
         chosen |= set(_column(ledger, "SELECT entry FROM steps WHERE run = ? AND step = ?", genesis, number))
         chosen |= set(_column(ledger, "SELECT entry FROM states WHERE run = ? AND step = ?", genesis, number))
     chosen |= set(_column(ledger, "SELECT entry FROM run_events WHERE run = ? AND kind = 'end'", genesis))
     measured = ledger.connection.execute(
-        "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, max(steps))
+        "SELECT dataset, step, entry FROM evals WHERE run = ? AND step <= ? ORDER BY step, entry", (genesis, last)
     )
     chosen |= {int(entry) for entry in {row[0]: row[2] for row in measured}.values()}
     chosen = {index for index in chosen if index < release}

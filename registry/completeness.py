@@ -54,8 +54,8 @@ def check_status(
         raise LineageBroken(f"no proof of what {status} lists for the run")
     _check_ledger(status, proof, head)
     opened = {item.run: item for item in proof.runs}
-    if opened.keys() != {line.genesis.leaf for line in lineage.runs}:
-        runs = " and ".join(f"{line.genesis.leaf[:16]}…" for line in lineage.runs)
+    if opened.keys() != {line.genesis.leaf for line in lineage.every}:
+        runs = " and ".join(f"{line.genesis.leaf[:16]}…" for line in lineage.every)
         raise LineageBroken(f"the bundle opens {status} for other runs than {runs}")
     records = _records(lineage, entries, proof, status.index)
     marks: dict[str, list[Mark]] = {}
@@ -66,6 +66,7 @@ def check_status(
         return f"{len(records[run])} audits and evals"
 
     said = lineage.each(line_of)
+    _check_forks(lineage, status, marks)
     for revoked in status.predicate["revoked_keys"]:
         key = ring.get(revoked["keyid"])
         if key is None or key.until is None or key.until > revoked["from"]:
@@ -73,7 +74,7 @@ def check_status(
                 f"{status} lists key {revoked['keyid'][:16]}… as ended from entry {revoked['from']} on, "
                 "but the bundle leaves out the entry that ended it"
             )
-    if len(lineage.runs) == 1:
+    if len(lineage.every) == 1:
         return f"{status} of {status.predicate['time']} lists the {said} that are here", Told(status, marks)
     return f"{status} of {status.predicate['time']} lists what is here: {said}", Told(status, marks)
 
@@ -86,7 +87,7 @@ def _records(
     Words name a release, not its run. Of several runs those are told apart by the releases in the bundle, and of other
     releases by what the proof says: a false one gives other records than those that the log signed.
     """
-    runs: dict[str, list[Entry]] = {line.genesis.leaf: [] for line in lineage.runs}
+    runs: dict[str, list[Entry]] = {line.genesis.leaf: [] for line in lineage.every}
     releases = {entry.leaf: entry.predicate["run"] for entry in lineage.releases}
     placed = _placed(entries, proof, releases, several=len(runs) > 1)
     for entry in entries:
@@ -139,6 +140,16 @@ def _check_run(line: RunLine, status: Entry, records: Sequence[Entry], opened: R
                 f"{status} does not list {entry} among the states, resumes, forks and releases of the run"
             )
     return marks
+
+
+def _check_forks(lineage: Lineage, status: Entry, marks: Mapping[str, Sequence[Mark]]) -> None:
+    """Of a run that another one here goes on from, the fork is among what the status lists."""
+    for genesis in (line.genesis for line in lineage.every):
+        init = genesis.predicate["init"]
+        if init["kind"] != "parent" or genesis.index > status.index:
+            continue
+        if Mark(genesis.index, "fork", init["step"]) not in marks[init["run"]]:
+            raise LineageBroken(f"{status} does not list {genesis} among the forks of the run that it goes on from")
 
 
 def check_same_log(head: Checkpoint, news: News) -> str:

@@ -215,8 +215,9 @@ def _find(ledger: Ledger, name: str) -> Version:
 def _check_alike(opened: Sequence[Opened]) -> None:
     """Raise DerivationRefused unless the runs of all versions are of one model."""
     lines = {line.genesis.leaf: line for source in opened for line in source.traced.runs}
-    if len(lines) > RUNS_LIMIT:
-        raise DerivationRefused(f"the versions stand on {len(lines)} runs; a bundle can show {RUNS_LIMIT}")
+    runs = {line.genesis.leaf for source in opened for line in source.traced.every}
+    if len(runs) > RUNS_LIMIT:
+        raise DerivationRefused(f"the versions stand on {len(runs)} runs; a bundle can show {RUNS_LIMIT}")
     try:
         check_alike(list(lines.values()))
     except FoundWrong as error:

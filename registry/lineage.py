@@ -1,9 +1,10 @@
 """Follows a release back to its origin: step, genesis, datasets, and what was measured and audited on the way.
 
-A merge may derive from releases of several runs; it then stands on one line per run, each as complete as that of a
-release of its own. Works on entries that `evidence.py` has already authenticated; here they are sorted out, and
-`lineage_checks.py` holds them against one another. Entries that do not belong to this release are refused, so that a
-bundle says nothing beside the point.
+The weights come from the steps of the release's run, and of every run that it goes back to, up to where the next one
+begins. A merge may derive from releases of several runs, for each of which the same holds. So a release stands on a set
+of runs, and each of these lines is as complete as that of a release of its own. Works on entries that `evidence.py` has
+already authenticated; here they are sorted out, and `lineage_checks.py` holds them against one another. Entries that do
+not belong to this release are refused, so that a bundle says nothing beside the point.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Parent:
 class RunLine:
     """One run that a release stands on, as far as the bundle shows it.
 
-    ``releases`` are those of this run among the release and all that it derives from, in log order; ``made`` is, by
-    their leaf hash, the entry of the step that each names, or the genesis for the run's first state.
+    ``releases`` are those of this run among the release and all that it derives from, in log order, none where other
+    runs only go on from it; ``made`` is, by their leaf hash, the entry of the step that each names, or the genesis for
+    the run's first state.
     ``chain`` holds the run's entries of the bundle but the genesis, in the order of their `seq`.
     """
 
@@ -93,12 +95,40 @@ class RunLine:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """The steps of a run that a release comes from: all up to ``until``, whose state ``reached`` committed to.
+
+    That is the entry of the released step, or where the next run goes on, the `state` entry that it names.
+    """
+
+    line: RunLine
+    until: int
+    reached: Entry
+    released: bool
+
+    @property
+    def start(self) -> int:
+        """The step that the run begins after."""
+        start: int = self.line.genesis.predicate["control"]["step"]
+        return start
+
+    @property
+    def what(self) -> str:
+        """Its last step, in words."""
+        return f"the released step {self.until}" if self.released else f"step {self.until}, where the next run goes on,"
+
+
+@dataclass(frozen=True)
 class Lineage:
-    """A release, the releases that it derives from, directly or not, and the runs of all of them, its own first."""
+    """A release, the releases that it derives from, directly or not, and the runs of all of them, its own first.
+
+    ``ancestors`` are the runs that these go back to, and that nothing here is a release of.
+    """
 
     release: Entry
     sources: Sequence[Entry]
     runs: Sequence[RunLine]
+    ancestors: Sequence[RunLine] = ()
 
     @property
     def own(self) -> RunLine:
@@ -123,12 +153,37 @@ class Lineage:
         """The line that a release of this lineage is of."""
         return next(line for line in self.runs if line.genesis.leaf == entry.predicate["run"])
 
-    def each(self, say: Callable[[RunLine], str]) -> str:
-        """What ``say`` tells of every run, in one line; of several, what it raises names the run, too."""
-        if len(self.runs) == 1:
-            return say(self.own)
+    @property
+    def every(self) -> list[RunLine]:
+        """All runs that the weights come from."""
+        return [*self.runs, *self.ancestors]
+
+    def history(self, line: RunLine) -> list[Stretch]:
+        """What the last release of a run comes from: the steps of that run, and of those that it goes back to."""
+        by_run = {each.genesis.leaf: each for each in self.every}
+        stretches = [Stretch(line, line.step, line.released, released=True)]
+        for parent in line.parents:
+            step: int = parent.state.predicate["step"]
+            stretches.append(Stretch(by_run[parent.genesis.leaf], step, parent.state, released=False))
+        return stretches
+
+    def gone_on_from(self, line: RunLine) -> list[Entry]:
+        """The `state` entries of a run that other runs here begin with."""
+        found = {
+            parent.state.index: parent.state
+            for each in self.runs
+            for parent in each.parents
+            if parent.genesis.leaf == line.genesis.leaf
+        }
+        return [found[index] for index in sorted(found)]
+
+    def each(self, say: Callable[[RunLine], str], lines: Sequence[RunLine] | None = None) -> str:
+        """What ``say`` tells of every run (or of ``lines``), in one line; of several, what it raises names the run."""
+        lines = self.every if lines is None else lines
+        if len(lines) == 1:
+            return say(lines[0])
         said = []
-        for line in self.runs:
+        for line in lines:
             try:
                 said.append(f"{line}: {say(line)}")
             except LineageBroken as error:
@@ -149,26 +204,26 @@ def find(entries: Sequence[Entry]) -> Lineage:
         run: _named(entries, "run", run, f"the run {run[:16]}… of {released[0]}") for run, released in of_run.items()
     }
     parents = {run: _parents(genesis, entries) for run, genesis in geneses.items()}
-    _check_foreign(entries, geneses, parents)
+    before = {parent.genesis.leaf: parent.genesis for line in parents.values() for parent in line}
+    before = {run: genesis for run, genesis in before.items() if run not in geneses}
+    _check_foreign(entries, geneses | before)
     lines = [_line(entries, geneses[run], released, parents[run]) for run, released in of_run.items()]
-    known = {entry.index for line in lines for entry in (line.genesis, *line.chain, *line.datasets)}
-    known |= {entry.index for line in lines for entry in (*line.intents, *line.audits, *line.rechecks)}
-    known |= {entry.index for line in lines for parent in line.parents for entry in (parent.genesis, parent.state)}
+    ancestors = [_line(entries, genesis, [], _parents(genesis, entries)) for genesis in before.values()]
+    known = {entry.index for line in (*lines, *ancestors) for entry in (line.genesis, *line.chain, *line.datasets)}
+    known |= {e.index for line in (*lines, *ancestors) for e in (*line.intents, *line.audits, *line.rechecks)}
     known |= {release.index, *(entry.index for entry in sources)}
     for entry in entries:
         if entry.kind == "dataset" and entry.index not in known:
             raise LineageBroken(f"{entry} is a dataset that the run does not use")
         if entry.index not in known and entry.kind not in _ABOUT_KEYS:
             raise LineageBroken(f"{entry} does not belong to the release")
-    return Lineage(release, sources, [lines[0], *sorted(lines[1:], key=lambda line: line.genesis.index)])
+    runs = [lines[0], *sorted(lines[1:], key=lambda line: line.genesis.index)]
+    return Lineage(release, sources, runs, sorted(ancestors, key=lambda line: -line.genesis.index))
 
 
-def _check_foreign(
-    entries: Sequence[Entry], geneses: Mapping[str, Entry], parents: Mapping[str, Sequence[Parent]]
-) -> None:
+def _check_foreign(entries: Sequence[Entry], geneses: Mapping[str, Entry]) -> None:
     """No entry is of a run that the release does not stand on."""
     own = {genesis.index for genesis in geneses.values()}
-    own |= {entry.index for line in parents.values() for parent in line for entry in (parent.genesis, parent.state)}
     for entry in entries:
         if entry.index in own or not (KINDS[entry.kind].chained or entry.kind in _SAID):
             continue

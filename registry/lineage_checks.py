@@ -29,7 +29,7 @@ def check_release(lineage: Lineage, origin: str) -> str:
     before = {entry.leaf: entry for entry in lineage.sources}
     for entry in lineage.releases:
         _check_made(entry, lineage.of(entry).made[entry.leaf], before)
-    for line in lineage.runs:
+    for line in lineage.every:
         genesis = line.genesis
         if genesis.predicate["origin"] != origin:
             raise LineageBroken(f"{genesis} was made for log {genesis.predicate['origin']}, not for {origin}")
@@ -63,13 +63,14 @@ def _check_made(release: Entry, made: Entry, before: Mapping[str, Entry]) -> Non
 def check_state(lineage: Lineage) -> str:
     """The state digest follows from control, optimizer and weights, and every entry on this step agrees.
 
-    So for the step of every release that this one derives from.
+    So for the step of every release that this one derives from, and of every state that a run goes on from.
     """
 
     def line_of(line: RunLine) -> str:
-        for made in line.made.values():
+        states = lineage.gone_on_from(line)
+        for made in (*line.made.values(), *states):
             _check_state(line, made)
-        digest = line.released.computed["state"]
+        digest = (line.released if line.releases else states[-1]).computed["state"]
         return f"state {digest[:16]}… recomputed from control, optimizer and weights"
 
     return lineage.each(line_of)
@@ -98,9 +99,7 @@ def check_chain(lineage: Lineage, proofs: Sequence[HistoryProof], ring: KeyRing)
     Needs, for each, the proof that the genesis is leaf 0 of the history it signed, and that it is leaf `seq` of
     the history that the last of them signed. Positions and sizes are the signed ones.
     """
-    by_index = {entry.index: entry for line in lineage.runs for entry in (line.genesis, *line.chain)}
-    for line in lineage.runs:
-        by_index |= {entry.index: entry for parent in line.parents for entry in (parent.genesis, parent.state)}
+    by_index = {entry.index: entry for line in lineage.every for entry in (line.genesis, *line.chain)}
     proven: set[tuple[int, int]] = set()
     for proof in proofs:
         inner, outer = by_index.get(proof.entry), by_index.get(proof.within)
@@ -142,15 +141,11 @@ def _check_order(line: RunLine, ring: KeyRing) -> None:
         if not ring.may_continue(entry.envelope.keyid, line.genesis.envelope.keyid):
             raise LineageBroken(f"{entry} is not signed by the key that began the run, or one that replaced it")
         previous = entry
-    for parent in line.parents:
-        if not ring.may_continue(parent.state.envelope.keyid, parent.genesis.envelope.keyid):
-            raise LineageBroken(f"{parent.state} is not signed by the key that began its run, or one that replaced it")
 
 
 def _needed(line: RunLine) -> list[tuple[Entry, Entry]]:
     """(entry, the entry whose history must be shown to hold it)."""
-    needed = [(parent.genesis, parent.state) for parent in line.parents]
-    needed += [(line.genesis, entry) for entry in line.chain]
+    needed = [(line.genesis, entry) for entry in line.chain]
     return needed + [(entry, line.chain[-1]) for entry in line.chain[:-1]]
 
 

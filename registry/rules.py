@@ -26,9 +26,7 @@ from .evidence import Entry, log_verifier
 from .lineage import Lineage, RunLine
 from .policy import Policy
 
-_UNKNOWN = "whose own origin is not in the bundle"
 _CLOCK_SKEW = timedelta(minutes=10)
-_ORIGINS = {"import": "an import", "parent": "a parent"}
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
@@ -162,11 +160,11 @@ def assurance_checks(
     deprecated = _deprecation(lineage, entries)
     if deprecated is not None and not policy.rules.refuse_deprecated:
         checks.append(Check("deprecation", None, deprecated.detail, "ASSURANCE", required=False))
-    several = len(lineage.runs) > 1
+    several = len(lineage.every) > 1
     begun = [
-        (f"{line}: " if several else "") + f"the run began from {_ORIGINS.get(kind, kind)}, {_UNKNOWN}"
-        for line in lineage.runs
-        if (kind := line.genesis.predicate["init"]["kind"]) != "seeded"
+        (f"{line}: " if several else "") + "the run began from an import, whose own origin is not in the bundle"
+        for line in lineage.every
+        if line.genesis.predicate["init"]["kind"] == "import"
     ]
     return [*checks, Check("origin", None, "; ".join(begun), "ASSURANCE", required=False)] if begun else checks
 
@@ -335,8 +333,8 @@ def _time(entry: Entry) -> datetime:
 def _of_runs(
     lineage: Lineage, name: str, what: str, find: Callable[[RunLine], Iterable[str]], allowed: Iterable[str]
 ) -> Check:
-    """A rule on what is found of every run."""
-    return together([(str(line), _allowed(name, what, find(line), allowed)) for line in lineage.runs])
+    """A rule on what is found of every run, those included that the runs of releases go back to."""
+    return together([(str(line), _allowed(name, what, find(line), allowed)) for line in lineage.every])
 
 
 def _trainers(line: RunLine) -> set[str]:
