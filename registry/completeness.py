@@ -66,7 +66,7 @@ def check_status(
         return f"{len(records[run])} audits and evals"
 
     said = lineage.each(line_of)
-    _check_forks(lineage, status, marks)
+    check_forks(lineage, status, marks)
     for revoked in status.predicate["revoked_keys"]:
         key = ring.get(revoked["keyid"])
         if key is None or key.until is None or key.until > revoked["from"]:
@@ -142,7 +142,7 @@ def _check_run(line: RunLine, status: Entry, records: Sequence[Entry], opened: R
     return marks
 
 
-def _check_forks(lineage: Lineage, status: Entry, marks: Mapping[str, Sequence[Mark]]) -> None:
+def check_forks(lineage: Lineage, status: Entry, marks: Mapping[str, Sequence[Mark]]) -> None:
     """Of a run that another one here goes on from, the fork is among what the status lists."""
     for genesis in (line.genesis for line in lineage.every):
         init = genesis.predicate["init"]

@@ -15,8 +15,9 @@ import pytest
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
-from bitwitness.registry import bundle, derive, status_file, words
+from bitwitness.registry import bundle, completeness, derive, status_file, words
 from bitwitness.registry.checks import Check
+from bitwitness.registry.lineage import LineageBroken
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.refresh import refresh
 from bitwitness.registry.register import register
@@ -316,3 +317,13 @@ def test_a_newer_status_asks_for_all_runs(project: Project, tmp_path: Path) -> N
         checks = {check.name: check for check in examine(model, policy, status=tmp_path / f"{name}.json").checks}
         assert checks["up-to-date"].ok is fits, checks["up-to-date"].detail
     assert "run tiny" in checks["up-to-date"].detail and "ask for a refreshed bundle" in checks["up-to-date"].detail
+
+
+def test_a_status_that_lists_no_fork_is_refused(project: Project) -> None:
+    """Where a log hides the fork, audits would be drawn as if nobody went on from there."""
+    traced = examine(project.models_dir / "child-lm" / "1", load_policy(project.trust_path)).traced
+    assert traced is not None and traced.told is not None
+    marks = {run: [m for m in of if m.kind != "fork"] for run, of in traced.told.marks.items()}
+    completeness.check_forks(traced.lineage, traced.told.entry, traced.told.marks)
+    with pytest.raises(LineageBroken, match="among the forks of the run that it goes on from"):
+        completeness.check_forks(traced.lineage, traced.told.entry, marks)
