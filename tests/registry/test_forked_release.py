@@ -290,7 +290,7 @@ def test_nothing_that_was_said_of_a_run_before_can_be_left_out(project: Project)
     for change, check, says in [
         (without("audit", middle), "status", "left out or added"),
         (without("eval", tiny), "status", "left out or added"),
-        (without("endorse", tiny), "status", "left out or added"),
+        (without("endorse", tiny), "status", "no word that needs it"),
         (without("dataset", ""), "data", "is not in the bundle"),
         (lambda read: read["status"]["runs"].pop(0), "status", "for other runs than"),
         (swapped, "status", "left out or added"),
