@@ -8,8 +8,9 @@ is written:
     {"read": "ids", "shape": ["24W"]}                     an input of the step
     {"read": 7, "shape": ["24W", 64], "write": 8}         read and written: value 8 is value 7, changed
 
-The gradient of a parameter is the sum of terms, each a value that a call summed over rows, from an element of it on. No
-code is in it: `Graph.from_json` takes it from anyone.
+The gradient of a parameter is the sum of terms, each a value that a call summed over rows, from an element of it on. A
+call names the module that it belongs to, and what a block gave is a value with the name of a module. No code is in it:
+`Graph.from_json` takes it from anyone.
 """
 
 from __future__ import annotations
@@ -50,11 +51,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator call; attributes in the order of the declaration, real ones binary32."""
+    """One operator call; attributes in the order of the declaration, real ones binary32.
+
+    `module` is the module that it was made in, forward or backward, "" for the model itself. It is no part of what is
+    computed.
+    """
 
     op: str
     slots: tuple[Slot, ...]
     attributes: Mapping[str, Attribute]
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,15 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Boundary:
+    """What a block gave: a value of the step, and the value that is its gradient, if it has one."""
+
+    module: str
+    value: int
+    gradient: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
     name: str
     shape: tuple[int, ...]
@@ -88,6 +103,7 @@ class Recording:
     gradients: Mapping[str, tuple[Term, ...]]
     tables: tuple[Table, ...]
     windows: int
+    boundaries: tuple[Boundary, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,10 +117,12 @@ class Graph:
     step: tuple[Node, ...]
     gradients: Mapping[str, tuple[Term, ...]]
     loss: tuple[Node, ...]
+    boundaries: tuple[Boundary, ...] = ()
 
     def to_json(self) -> Json:
         """Integers and strings only: real attributes as 8 hex digits of their bits, theta and std as 16."""
         return {
+            "boundaries": [_boundary_json(boundary) for boundary in self.boundaries],
             "format": FORMAT,
             "gradients": {
                 name: [{"offset": t.offset, "value": t.value} for t in terms] for name, terms in self.gradients.items()
@@ -144,20 +162,24 @@ def general(few: Recording, more: Recording) -> tuple[Node, ...]:
 
     Raises GraphError where the two differ in more than the number of rows.
     """
-    if len(few.nodes) != len(more.nodes) or few.gradients != more.gradients or few.tables != more.tables:
+    if len(few.nodes) != len(more.nodes) or (few.gradients, few.tables, few.boundaries) != (
+        more.gradients,
+        more.tables,
+        more.boundaries,
+    ):
         raise GraphError("forward does other things at another number of windows, or at another time; it must not")
     return tuple(_general(a, b, few.windows, more.windows) for a, b in zip(few.nodes, more.nodes, strict=True))
 
 
 def _general(a: Node, b: Node, few: int, more: int) -> Node:
-    alike = a.op == b.op and a.attributes == b.attributes
+    alike = a.op == b.op and a.attributes == b.attributes and a.module == b.module
     slots = []
     for s, t in zip(a.slots, b.slots, strict=True):
         alike = alike and s.read == t.read and s.write == t.write and len(s.shape) == len(t.shape)
         slots.append(Slot(tuple(_dim(m, n, few, more) for m, n in zip(s.shape, t.shape, strict=True)), s.read, s.write))
     if not alike:
         raise GraphError(f"forward does {a.op} where it does {b.op} at another number of windows; it must not")
-    return Node(a.op, tuple(slots), a.attributes)
+    return Node(a.op, tuple(slots), a.attributes, a.module)
 
 
 def _dim(m: Dim, n: Dim, few: int, more: int) -> Dim:
@@ -184,7 +206,12 @@ def _node_json(node: Node) -> Json:
             for slot in node.slots
         ],
         "version": OPERATORS[node.op].version,
-    }
+    } | ({"module": node.module} if node.module else {})
+
+
+def _boundary_json(boundary: Boundary) -> Json:
+    gradient = {} if boundary.gradient is None else {"gradient": boundary.gradient}
+    return {**gradient, "module": boundary.module, "value": boundary.value}
 
 
 def _initial_json(initial: Initial) -> Json:
@@ -208,6 +235,10 @@ def _graph(data: Any) -> Graph:
             for name, terms in data["gradients"].items()
         },
         loss=tuple(_node(node) for node in _items(data["loss"])),
+        boundaries=tuple(
+            Boundary(b["module"], _natural(b["value"]), None if "gradient" not in b else _natural(b["gradient"]))
+            for b in _items(data["boundaries"])
+        ),
     )
 
 
@@ -225,7 +256,7 @@ def _node(data: Any) -> Node:
     )
     if len(slots) != len(operator.operands):
         raise GraphError(f"{operator.name} takes {len(operator.operands)} operands, not {len(slots)}")
-    return Node(operator.name, slots, attributes)
+    return Node(operator.name, slots, attributes, data.get("module", ""))
 
 
 def _items(value: Any) -> list[Any]:

@@ -3,12 +3,14 @@
 A call does to every window what it does to one: it goes along rows, and the rows are those of whole windows; or it
 knows nothing of windows. What is summed over rows starts again at every window and is a gradient. So the number of
 windows computed at a time is not in the bits. The losses are those of the logits against the targets, which nothing
-else reads, and every rotary table is one that a call turns by.
+else reads, and every rotary table is one that a call turns by. Names are names, and what a block gave is a row for each
+token.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,6 +51,12 @@ _WIDEST_HEAD = 1 << 14
 MOST_CALLS = 1 << 13
 """Calls of a step or an evaluation: some 200 layers. To plan their memory takes time by the square of their number."""
 
+MOST_BOUNDARIES = 256
+"""Blocks whose outputs an audit witnesses, each with its gradient."""
+_NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_CALL = re.compile(_NAME.pattern + "(?:/[1-9][0-9]{0,5})?")
+_LONGEST = 150  # what is made of a name must be one of a trace, which has 200 characters
+
 _Size = tuple[int, int]
 """Elements: so many, for each window where the second number is 1."""
 
@@ -57,16 +65,46 @@ class GraphError(KernelError):
     """A captured model that is not one: not the form of `graph`, or two runs of forward differ."""
 
 
+def is_name(text: object) -> bool:
+    """Whether a module or parameter can be called so in files: parts of A-Z a-z 0-9 _ -, with dots between."""
+    return isinstance(text, str) and len(text) <= _LONGEST and _NAME.fullmatch(text) is not None
+
+
+def is_call(text: object) -> bool:
+    """Whether this names a call of a module: its name and, from the second one of a step on, `/2` and so on."""
+    return isinstance(text, str) and len(text) <= _LONGEST and _CALL.fullmatch(text) is not None
+
+
 def check_rules(graph: Graph) -> None:
     """Raise GraphError unless the graph is as above. What is read before it is written was refused before."""
-    _Rules(graph, graph.step, "cross_entropy").check()
+    for parameter in graph.parameters:
+        if not is_name(parameter.name):
+            raise GraphError(f"{parameter.name[:60]!a} is no name of a parameter: A-Z a-z 0-9 _ - and dots make one")
+    sizes = _Rules(graph, graph.step, "cross_entropy").check()
     _Rules(graph, graph.loss, "cross_entropy_loss").check()
+    _check_boundaries(graph, sizes)
     read = {slot.read for nodes in (graph.step, graph.loss) for node in nodes for slot in node.slots}
     for number, table in enumerate(graph.tables):
         if not (2 <= table.head_width <= _WIDEST_HEAD and table.head_width % 2 == 0 and table.theta > 0.0):
             raise GraphError(f"table {number} is for a head {table.head_width} wide; 2 to {_WIDEST_HEAD} will do, even")
         if not {f"cos.{number}", f"sin.{number}"} <= read:
             raise GraphError(f"table {number} is one that no call turns by")
+
+
+def _check_boundaries(graph: Graph, sizes: Mapping[int, _Size]) -> None:
+    """They are of modules, each of its own; and of values of the step, each of its own, a row for each token."""
+    if len(graph.boundaries) > MOST_BOUNDARIES:
+        raise GraphError(f"it names {len(graph.boundaries)} boundaries of blocks; at most {MOST_BOUNDARIES} are kept")
+    names = [boundary.module for boundary in graph.boundaries]
+    if not all(is_call(name) for name in names) or len(set(names)) < len(names):
+        raise GraphError("a boundary is of a module that has no name, or is named twice")
+    values = [v for b in graph.boundaries for v in (b.value, b.gradient) if v is not None]
+    for value in values:
+        elements, windows = sizes.get(value, (0, 0))
+        if windows != 1 or elements % graph.window:
+            raise GraphError(f"value {value} is no boundary of a block: it has no row for each token")
+    if len(set(values)) < len(values):
+        raise GraphError("a value is the boundary of two blocks")
 
 
 @dataclass
@@ -77,7 +115,8 @@ class _Rules:
     nodes: Sequence[Node]
     loss: str
 
-    def check(self) -> None:
+    def check(self) -> dict[int, _Size]:
+        """Returns the size of every value."""
         sizes: dict[int, _Size] = {}
         if len(self.nodes) > MOST_CALLS:
             raise GraphError(f"its step has {len(self.nodes)} operator calls; at most {MOST_CALLS} are planned")
@@ -87,6 +126,8 @@ class _Rules:
         for node in self.nodes:
             if node.op not in ALONG:
                 raise GraphError(f"{node.op} is no operator of a captured model")
+            if node.module != "" and not is_call(node.module):
+                raise GraphError(f"{node.op} is made in {str(node.module)[:60]!a}, which is no name of a module")
             rows = self._rows(node)
             for slot, spec in zip(node.slots, OPERATORS[node.op].operands, strict=True):
                 self._check_slot(node, slot, spec, sizes)
@@ -96,6 +137,7 @@ class _Rules:
                 if isinstance(slot.write, int):
                     sizes[slot.write] = _size(slot.shape)
         self._check_sums()
+        return sizes
 
     def _rows(self, node: Node) -> str | None:
         """The rows of a call, `24W`; None for a call that knows nothing of windows."""

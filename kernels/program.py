@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -47,11 +47,15 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operator call: operands and attributes in the order of the operator's declaration."""
+    """One operator call: operands and attributes in the order of the operator's declaration.
+
+    `module` names the part of a model that it belongs to, for people; it is no part of the program's form.
+    """
 
     op: str
     operands: tuple[Buffer, ...]
     attributes: Mapping[str, int | float]
+    module: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class ProgramBuilder:
     def __init__(self) -> None:
         self._buffers: dict[str, Buffer] = {}
         self._calls: list[Call] = []
+        self.module = ""
+        """The part of a model that the calls to come belong to."""
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = "F32", kind: Kind = "temp") -> Buffer:
         """Declare a row-major buffer. Input, output and inout buffers are bound to arrays at every run.
@@ -136,7 +142,7 @@ class ProgramBuilder:
             declared = self._buffers.get(operand.name)
             if declared is None or declared.dtype != operand.dtype or declared.kind != operand.kind:
                 raise KernelError(f"{op}: buffer {operand.name!r} belongs to another program")
-        call = Call(op, operands, MappingProxyType(_checked_attributes(operator, attributes)))
+        call = Call(op, operands, MappingProxyType(_checked_attributes(operator, attributes)), self.module)
         used = {operand.name: self._buffers[operand.name] for operand in operands}
         _native.check_call(_native_buffers(used, {}), _native_call(call, {name: i for i, name in enumerate(used)}))
         self._calls.append(call)

@@ -138,14 +138,14 @@ def audit(
         if not history.steps:
             raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")
         if part is not None:
-            require_part(history, part)
+            require_part(history, part, venue.material)
         alone: list[int] | None = None  # with --eval: the steps whose held-out losses are computed again
         if evals is not None:
             alone, part = eval_audit.find_steps(history, evals), eval_audit.EVAL
             steps = alone[0], alone[-1]
         trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
         if uncovered:
-            steps = next_interval(venue.project, ledger, name, auditor.keyid)
+            steps = next_interval(venue.project, ledger, name, auditor.keyid, venue.material)
         if intent is not None:
             announced = history.reopen(auditor.keyid, intent)
             work = AuditWork.of(venue.work, ledger.entry(intent), auditor)

@@ -52,7 +52,20 @@ class CapturedModel:
         self.gradients = _Gradients(graph, self.layout)
         self.products = _products(graph.step)
         """Every product with a matrix of parameters: name -> the parameters."""
-        self.boundaries: Mapping[str, int] = {}
+
+    @cached_property
+    def boundaries(self) -> Mapping[str, int]:
+        """What blocks gave, in the order of forward, then their gradients in the same order."""
+        widths = _widths(self.graph)
+        return {name: widths[value] for value, name in self.tapped.items()}
+
+    @cached_property
+    def tapped(self) -> Mapping[int, str]:
+        """Value -> name, of the outputs of blocks and of their gradients."""
+        found = {b.value: f"module/{b.module}/output" for b in self.graph.boundaries}
+        return found | {
+            b.gradient: f"module/{b.module}/gradient" for b in self.graph.boundaries if b.gradient is not None
+        }
 
     @property
     def vocabulary(self) -> int:
@@ -71,7 +84,7 @@ class CapturedModel:
         return found
 
     def shard(self, windows: int, *, taps: bool = False) -> Program:
-        return _Placing(self, self.graph.step, windows, gradients=True).build()
+        return _Placing(self, self.graph.step, windows, gradients=True, taps=taps).build()
 
     def loss(self, windows: int) -> Program:
         return _Placing(self, self.graph.loss, windows, gradients=False).build()
@@ -95,6 +108,12 @@ class CapturedModel:
     @cached_property
     def matrices(self) -> dict[str, Place]:
         return {name: self.layout.span(*names) for name, names in self.products.items()}
+
+
+def _widths(graph: Graph) -> dict[int, int]:
+    """The elements that each value of the step has for a token."""
+    written = ((s.write, s.shape) for node in graph.step for s in node.slots if isinstance(s.write, int))
+    return {value: max(1, math.prod(size(shape, 1)) // graph.window) for value, shape in written}
 
 
 def _check_loss(config: RunConfig, graph: Graph) -> None:
@@ -194,8 +213,11 @@ def _matrix(node: Node) -> tuple[str, ...] | None:
 class _Placing:
     """One program being made of the calls of a graph."""
 
-    def __init__(self, model: CapturedModel, nodes: Sequence[Node], windows: int, *, gradients: bool) -> None:
+    def __init__(
+        self, model: CapturedModel, nodes: Sequence[Node], windows: int, *, gradients: bool, taps: bool = False
+    ) -> None:
         self.model, self.nodes, self.windows = model, nodes, windows
+        self.tapped: Mapping[int, str] = model.tapped if taps else {}
         self.b = ProgramBuilder()
         self.targets = model.gradients.targets if gradients else {}
         self.params = self.b.buffer("params", (model.layout.size,), kind="input")
@@ -213,6 +235,7 @@ class _Placing:
     def build(self) -> Program:
         for at, node in enumerate(self.nodes):
             if at not in self.skipped and not self._is_zero(node):
+                self.b.module = node.module
                 self._place(at, node)
         return self.b.build()
 
@@ -314,6 +337,8 @@ class _Placing:
             self.external[slot.write] = self.b.buffer(slot.write, shape, kind="output")
             return self.external[slot.write]
         assert slot.write is not None
+        if slot.write in self.tapped:
+            return self._tapped(slot.write, shape)
         names: dict[object, set[str]] = defaultdict(set)
         for other, named in zip(node.slots, OPERATORS[node.op].operands, strict=True):
             names[other.read].add(named.name)
@@ -333,12 +358,23 @@ class _Placing:
             return self._target(slot)
         assert isinstance(slot.write, int)
         now = self._in(slot, spec)
+        if slot.write in self.tapped:
+            kept = self._tapped(slot.write, now.shape)
+            self.b.call("copy", flat(self.b, now), flat(self.b, kept))
+            return kept
         if now.kind == "temp" and isinstance(slot.read, int) and self.last[slot.read] == at:
             self.values[slot.write] = self.values[slot.read]
             return now
         self.values[slot.write] = self.b.buffer(f"v{slot.write}", now.shape, _dtype(spec))
         self.b.call("copy", flat(self.b, now), flat(self.b, self.values[slot.write]))
         return self.values[slot.write]
+
+    def _tapped(self, value: int, shape: tuple[int, ...]) -> Buffer:
+        """A buffer that is left to the caller: nothing overwrites it."""
+        name = self.tapped[value]
+        rows = self.windows * self.model.graph.window
+        self.values[value] = self.b.buffer(name, (rows, self.model.boundaries[name]), kind="output")
+        return self.b.view(self.values[value], 0, shape)
 
     def _target(self, slot: Slot) -> Buffer:
         assert isinstance(slot.write, int)

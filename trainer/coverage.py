@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger.audit_rules import (
     AuditedRun,
     contradiction,
@@ -32,6 +33,7 @@ from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify import KeyRing
 
 from .history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
+from .material import LocalMaterial, Material
 from .part_audit import part_names
 from .sample import misdrawn
 from .share import ranking
@@ -83,6 +85,8 @@ class Coverage:
     """The step that the run begins after."""
     parent: str | None = None
     """The run that the steps before belong to."""
+    unknown: str | None = None
+    """Why audits of parts cover no step here, where there are some and the run's parts cannot be told."""
 
     @property
     def steps(self) -> int:
@@ -149,15 +153,17 @@ class Coverage:
                 "mismatch": list(self.mismatches),
                 "refused": [{"entry": entry, "reason": reason} for entry, reason in self.refused],
             },
+            **({} if self.unknown is None else {"parts": self.unknown}),
             "caught": {str(f): {"scattered": self.caught(f), "together": self.caught_together(f)} for f in FRACTIONS},
         }
 
 
-def open_coverage(project: Project, ledger: Ledger, name: str) -> Coverage:
+def open_coverage(project: Project, ledger: Ledger, name: str, material: Material | None = None) -> Coverage:
     """The coverage of run `name` in a ledger that is verified first.
 
-    Trusted by name are the `self_chosen_auditors` of trust.toml; without the file, every enrolled auditor. Raises
-    NoSuchRun, LedgerNotVerified, TrustError.
+    Trusted by name are the `self_chosen_auditors` of trust.toml; without the file, every enrolled auditor. `material`
+    is where the run's captured model lies, if it has one and not in the project's folders. Raises NoSuchRun,
+    LedgerNotVerified, TrustError.
     """
     history = open_verified_run(project, ledger, name)
     leaves = verified_leaves(project, ledger)
@@ -168,26 +174,33 @@ def open_coverage(project: Project, ledger: Ledger, name: str) -> Coverage:
         ring.add(entry.index, entry.predicate)
     enrolled = {key.keyid for key in ring if key.role == "auditor"}
     by_name, witnesses = (enrolled, frozenset[str]()) if trust is None else (trust.auditors, trust.witness_keys)
-    return measure(history, ring, by_name, witnesses)
+    return measure(history, ring, by_name, witnesses, material or LocalMaterial(project))
 
 
-def next_interval(project: Project, ledger: Ledger, name: str, auditor: str) -> tuple[int, int]:
+def next_interval(
+    project: Project, ledger: Ledger, name: str, auditor: str, material: Material | None = None
+) -> tuple[int, int]:
     """The steps that are this auditor's next, by how many cover them and whose share they are.
 
     Raises what open_coverage() raises, and BitwitnessError where it has covered every step.
     """
-    turns = open_coverage(project, ledger, name).next_turns(auditor)
+    turns = open_coverage(project, ledger, name, material).next_turns(auditor)
     if not turns:
         raise BitwitnessError(f"this auditor has covered every step of run {name} already; `ledger coverage {name}`")
     return turns[0].first, turns[0].last
 
 
 def measure(
-    history: RunHistory, ring: KeyRing, trusted: Collection[str], witnesses: Collection[str] = frozenset()
+    history: RunHistory,
+    ring: KeyRing,
+    trusted: Collection[str],
+    witnesses: Collection[str] = frozenset(),
+    material: Material | None = None,
 ) -> Coverage:
     """Count the audits of a verified run.
 
-    `trusted` are the auditors whose self-chosen audits count, `witnesses` those whose beacons do; all keyids.
+    `trusted` are the auditors whose self-chosen audits count, `witnesses` those whose beacons do; all keyids. The parts
+    of a step of a captured model are told from `material`.
     """
     run = AuditedRun.of(history.genesis, history.last_step)
     counted: list[Entry] = []
@@ -217,11 +230,12 @@ def measure(
             counted.append(audit)
         else:
             refused.append((audit.index, reason))
+    by_parts, unknown = _by_parts(counted, history, material)
     return Coverage(
         run=history.run,
         name=history.name,
         last_step=history.last_step,
-        segments=tuple(_segments(counted, history)),
+        segments=tuple(_segments(counted, history, by_parts)),
         intervals=tuple(history.units()),
         auditors=tuple(sorted(key.keyid for key in ring if key.role == "auditor" and key.until is None)),
         counted=tuple(audit.index for audit in counted),
@@ -229,22 +243,30 @@ def measure(
         mismatches=tuple(accusing),
         first=history.first,
         parent=None if history.parent is None else history.parent.name,
+        unknown=unknown,
     )
 
 
-def _by_parts(audits: Sequence[Entry], history: RunHistory) -> list[tuple[int, int, str]]:
-    """The steps of which one auditor covered every part, each as a span of its own."""
+Span = tuple[int, int, str]
+"""First step, last step, auditor."""
+
+
+def _by_parts(audits: Sequence[Entry], history: RunHistory, material: Material | None) -> tuple[list[Span], str | None]:
+    """The steps of which one auditor covered every part, each as a span of its own; why, where that cannot be told."""
     done: dict[tuple[int, str], set[str]] = {}
     for audit in audits:
         for step, part in covered_parts(audit.predicate):
             done.setdefault((step, audit.predicate["signer"]), set()).add(part)
-    if not done:
-        return []
-    every = set(part_names(history))
-    return [(step, step, who) for (step, who), parts in sorted(done.items()) if every and parts >= every]
+    if not done or material is None:
+        return [], None
+    try:
+        every = set(part_names(history, material))
+    except (BitwitnessError, KernelError) as error:
+        return [], str(error)
+    return [(step, step, who) for (step, who), parts in sorted(done.items()) if parts >= every], None
 
 
-def _segments(audits: Sequence[Entry], history: RunHistory) -> list[Segment]:
+def _segments(audits: Sequence[Entry], history: RunHistory, by_parts: Sequence[Span]) -> list[Segment]:
     """Cut the steps at every end of a covered span, and join neighbours with the same auditors."""
     begin, last_step = history.first + 1, history.last_step
     spans = [
@@ -252,7 +274,8 @@ def _segments(audits: Sequence[Entry], history: RunHistory) -> list[Segment]:
         for audit in audits
         for first, last in covered_spans(audit.predicate)
         if last >= begin
-    ] + _by_parts(audits, history)
+    ]
+    spans += by_parts
     cuts = sorted({begin, *(first for first, _, _ in spans), *(last + 1 for _, last, _ in spans), last_step + 1})
     found: list[Segment] = []
     for first, end in pairwise(cuts):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwitness.kernels.culprit import Difference, Element
+from bitwitness.kernels.graph_rules import is_call
 from bitwitness.kernels.program import Program
 from bitwitness.kernels.trace_record import TraceRecord, operand_name
 
@@ -40,17 +41,20 @@ class Located:
     operator: int | None = None  # counted from 1 over the calls of the step
     operators: int = 0
     part: str = ""  # of the step
+    module: str = ""  # that the operator belongs to, in a model of the user's
 
 
 def locate(found: Difference, record: TraceRecord) -> Located:
     """Name the buffer, or the model's tensor inside it, and the element."""
     place, layout = found.place, record.about.get("layout", {})
     counted: tuple[int | None, int, str] = (None, 0, "")
+    module = ""
     if place is not None and place.view is not None:
         name, offset, shape = place.view.name, place.view.offset, place.view.shape
         calls = [(p.run, p.call) for p in record.places if p is not None and p.view is not None]
         order = list(dict.fromkeys(calls))
-        program = record.script.programs[record.script.actions[place.action]["run"]]
+        number = record.script.actions[place.action]["run"]
+        program, module = record.script.programs[number], module_of(record, number, place.call)
         counted = (order.index((place.run, place.call)) + 1, len(order), part_of_step(program))
     else:
         name, offset = found.slot, 0
@@ -59,7 +63,16 @@ def locate(found: Difference, record: TraceRecord) -> Located:
     index = None if found.element is None else found.element.index
     tensor, index, shape = _tensor(name, offset, shape, index, layout)
     at = () if index is None else unravel(index, shape)
-    return Located(tensor, layer_of(tensor), at, shape, *counted)
+    layer = layer_of(tensor) if layer_of(module) is None else layer_of(module)
+    return Located(tensor, layer, at, shape, *counted, module)
+
+
+def module_of(record: TraceRecord, program: int, call: int) -> str:
+    """The module that a call of a program belongs to, as the party says whose record it is; "" where it says none."""
+    said = record.about.get("modules")
+    calls = said.get(str(program)) if isinstance(said, dict) else None
+    name = calls[call] if isinstance(calls, list) and call < len(calls) else ""
+    return name if is_call(name) else ""
 
 
 def layer_of(name: str) -> int | None:
@@ -118,6 +131,8 @@ def lines(found: Difference, record: TraceRecord, names: tuple[str, str]) -> Ite
         )
     else:
         yield f"first difference: {found.what}"
+    if located.module:
+        yield f"  module    {located.module}"
     if found.kind != "program":
         layer = "" if located.layer is None else f", layer {located.layer}"
         yield f"  tensor    {located.tensor}{layer}, shape {list(located.shape)}"
@@ -181,6 +196,8 @@ def difference_json(found: Difference | None, record: TraceRecord) -> Json:
             "call": found.place.call,
             "part": located.part,
         }
+    if located.module:
+        result["module"] = located.module
     if found.element is not None:
         result |= {"ours": found.element.ours, "theirs": found.element.theirs, "ulp": found.element.ulp}
     return result

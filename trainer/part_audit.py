@@ -12,7 +12,7 @@ from typing import Any
 from bitwitness.ledger import merkle
 from bitwitness.ledger.errors import BitwitnessError
 
-from . import eval_audit
+from . import eval_audit, own_model
 from .config import UserModel
 from .data import WindowStream
 from .history import RunHistory
@@ -30,19 +30,27 @@ _SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,5})")
 Json = dict[str, Any]
 
 
-def require_part(history: RunHistory, part: str) -> None:
-    """Raise BitwitnessError unless the run commits to parts and has this one."""
+def require_part(history: RunHistory, part: str, material: Material) -> None:
+    """Raise BitwitnessError unless the run commits to parts and has this one; ModelUnavailable as `part_names`."""
     if history.config.run.commit != "parts":
         raise BitwitnessError(f'run {history.name} does not commit to parts of its steps; it has run.commit = "step"')
-    every = part_names(history)
+    every = part_names(history, material)
     if part not in every:
         raise BitwitnessError(f"--part {part}: the steps of run {history.name} have {', '.join(every[:8])}, …")
 
 
-def part_names(history: RunHistory) -> list[str]:
-    """Every part of a step of this run; none for a model of the user's, whose tensors its program names."""
+def part_names(history: RunHistory, material: Material) -> list[str]:
+    """Every part of a step of this run. The tensors of a model of the user's are those of its captured program.
+
+    Raises ModelUnavailable where that is not at hand, GraphError where it is none.
+    """
     model = history.config.model
-    return [] if isinstance(model, UserModel) else list(names(history.config.data.shards, Layout(model).names))
+    if isinstance(model, UserModel):
+        captured = own_model.captured(material.model(history), history)
+        layout = Layout.of(()) if captured is None else captured.layout
+    else:
+        layout = Layout(model)
+    return list(names(history.config.data.shards, layout.names))
 
 
 class PartExaminer:

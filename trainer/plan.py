@@ -79,7 +79,7 @@ def plan_audit(
         history = open_verified_run(venue.project, ledger, name)
         entries = ledger.size
         if uncovered:
-            steps = next_interval(venue.project, ledger, name, venue.auditor.keyid)
+            steps = next_interval(venue.project, ledger, name, venue.auditor.keyid, venue.material)
     require_steps(history)
     if not history.steps:
         raise BitwitnessError(f"run {name} has no steps in the ledger yet; there is nothing to audit")

@@ -134,17 +134,27 @@ def record_traced(
         raise BitwitnessError(
             f"step {number} has no call {only[0]}.{only[1]}; `ledger bisect` names the one in dispute"
         )
-    return StepTrace(number, file, recorder.trace(file), kept, _about(history, number, workspace), differences)
+    return StepTrace(number, file, recorder.trace(file), kept, _about(history, number, workspace, file), differences)
 
 
-def _about(history: RunHistory, number: int, workspace: RecordingWorkspace) -> dict[str, Any]:
-    return {
+def _about(history: RunHistory, number: int, workspace: RecordingWorkspace, file: TraceFile) -> dict[str, Any]:
+    return modules_json(file) | {
         "arithmetic": history.genesis["arithmetic"]["digest"],
         "layout": layout_json(workspace.layout),
         "name": history.name,
         "run": history.run,
         "step": number,
     }
+
+
+def modules_json(file: TraceFile) -> dict[str, Any]:
+    """Which module each call of a program belongs to, by the program's number; nothing for the built-in model."""
+    named = {
+        str(number): [call.module for call in program.calls]
+        for number, program in enumerate(file.programs)
+        if any(call.module for call in program.calls)
+    }
+    return {"modules": named} if named else {}
 
 
 def layout_json(layout: Layout) -> dict[str, Any]:

@@ -88,3 +88,32 @@ class GPT(torch.nn.Module):
         x = self.last(self.block(self.block(x)))
         return self.head(self.norm(x))
 """
+
+# The least that has blocks: a list of them, one attention each.
+TINY = """
+import torch
+
+from bitwitness.kernels import nn
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attn = nn.RMSNorm(8), nn.CausalSelfAttention(8, 2)
+
+    def forward(self, x):
+        return x + self.attn(self.norm(x))
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self, layers: int = 2):
+        super().__init__()
+        self.embed, self.blocks = nn.Embedding(257, 8), torch.nn.ModuleList(Block() for _ in range(layers))
+        self.head = nn.Linear(8, 257)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+"""

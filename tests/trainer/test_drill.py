@@ -18,7 +18,7 @@ from bitwitness.trainer.run import train
 from bitwitness.trainer.step_trace import trace_step
 
 from .conftest import make_project, small_config
-from .own_models import GPT
+from .own_models import TINY
 from .test_user_model import own_config
 
 
@@ -99,12 +99,27 @@ def test_a_run_that_cannot_be_drilled(project: Project, tmp_path: Path, options:
         list(drill(project, "r", tmp_path / "copies", threads=1, **options))
 
 
-def test_a_model_of_the_users_own_is_traced_and_drilled(tmp_path: Path) -> None:
-    """Its programs are data beside the run; the copy has them, and the trace runs them."""
-    project = make_project(tmp_path / "project")
-    (project.root / "gpt.py").write_text(GPT)
-    train(project, own_config("gpt.py:GPT"), threads=2)
+@pytest.fixture(scope="module")
+def own_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DrillResult]:
+    """Each kind of fault in a run of a model of the user's own: its programs are data beside the run."""
+    folder = tmp_path_factory.mktemp("own-drill")
+    project = make_project(folder / "project")
+    (project.root / "tiny.py").write_text(TINY)
+    train(project, own_config("tiny.py:Tiny", steps=4), threads=2)
     found = trace_step(project, "r", 3, threads=2)
-    assert not found.differences and {"gelu", "layernorm"} <= {str(leaf.get("op")) for leaf in found.trace.leaves}
-    (result,) = drill(project, "r", tmp_path / "copies", kinds=("gradient",), seed=2, samples=9, threads=2)
-    assert result.good and result.right == ("auditor",)
+    assert not found.differences and {"attention", "rmsnorm"} <= {str(leaf.get("op")) for leaf in found.trace.leaves}
+    results = drill(project, "r", folder / "copies", seed=2, samples=9, threads=2)
+    return {result.kind: result for result in results}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_faults_in_a_model_of_the_users_own_are_found(own_results: dict[str, DrillResult], kind: str) -> None:
+    """At their step and operator, which is named by its module."""
+    result = own_results[kind]
+    assert result.good and result.audits == 1, result
+    assert result.right == (("auditor",) if kind in ("gradient", "moment") else ())
+    module = [line.split()[1] for line in result.said if line.startswith("  module ")]
+    assert len(module) == (kind == "gradient")
+    if module:
+        tensor = next(line.split()[1] for line in result.said if line.startswith("  tensor "))
+        assert tensor.startswith(module[0].partition("/")[0] + ".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +16,18 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.replay_files import parts_file
 from bitwitness.trainer import parts
 from bitwitness.trainer.audit import audit
-from bitwitness.trainer.coverage import _segments, open_coverage
+from bitwitness.trainer.config import parse_config
+from bitwitness.trainer.coverage import Segment, _by_parts, _segments, open_coverage
 from bitwitness.trainer.history import Entry, RunHistory, open_run, open_verified_run
 from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.material import LocalMaterial
 from bitwitness.trainer.part_audit import part_names
 from bitwitness.trainer.parts import PartsUnavailable, check_leaves, read_leaves
 from bitwitness.trainer.run import train
 from bitwitness.trainer.step import Workspace
 
-from .conftest import make_project, small_config
+from .conftest import make_project, small_config, small_table
+from .own_models import TINY
 from .test_audit import lying_run
 
 
@@ -174,7 +178,7 @@ def test_a_step_is_covered_when_all_its_parts_are(trained: Project) -> None:
         history = open_verified_run(trained, ledger, "r")
     model = next(entry for entry in history.about if entry.kind == "audit" and "part" in entry.predicate["units"][0])
     run, who = AuditedRun.of(history.genesis, history.last_step), model.predicate["signer"]
-    every = part_names(history)
+    every = part_names(history, LocalMaterial(trained))
     assert len(every) == 3 + 2 + len(Layout(history.config.model).names)
 
     def said(part: str, step: int) -> Entry:
@@ -183,7 +187,42 @@ def test_a_step_is_covered_when_all_its_parts_are(trained: Project) -> None:
 
     audits = [said(part, 3) for part in every]
     assert all(contradiction(audit.predicate, run) is None for audit in audits)
-    assert [(s.first, s.last) for s in _segments(audits, history) if s.auditors == (who,)] == [(3, 3)]
-    assert all(not s.auditors for s in _segments(audits[1:], history))
-    assert all(not s.auditors for s in _segments([*audits[1:], said(every[0], 4)], history))
+
+    def segments(audits: list[Entry]) -> list[Segment]:
+        return _segments(audits, history, _by_parts(audits, history, LocalMaterial(trained))[0])
+
+    assert [(s.first, s.last) for s in segments(audits) if s.auditors == (who,)] == [(3, 3)]
+    assert all(not s.auditors for s in segments(audits[1:]))
+    assert all(not s.auditors for s in segments([*audits[1:], said(every[0], 4)]))
     assert found.counted
+
+
+def test_parts_of_a_model_of_the_users_own(tmp_path: Path) -> None:
+    """Its tensors are named by the captured program; every part of a step is audited, and they cover it together."""
+    project = make_project(tmp_path / "p")
+    (project.root / "own.py").write_text(TINY)
+    train(
+        project, parse_config(small_table(steps=2, commit="parts") | {"model": "own.py:Tiny"}, where="test"), threads=2
+    )
+    (project.root / "own.py").unlink()
+    history, material = history_of(project), LocalMaterial(project)
+    every = part_names(history, material)
+    assert every[2:] == [
+        "shard:2",
+        "fold",
+        "norm",
+        *(f"update:{n}" for n in ("embed.weight", "head.bias", "head.weight")),
+    ]
+    with pytest.raises(BitwitnessError, match="--part update:nothing"):
+        audit(project, "r", steps=(1, 1), part="update:nothing", threads=1)
+    for name in every:
+        assert part(project, name, 2)[0] == "match"
+    with project.open_ledger() as ledger:
+        found = open_coverage(project, ledger, "r")
+        assert [(s.first, s.last, len(s.auditors)) for s in found.segments] == [(1, 1, 0), (2, 2, 1)]
+        assert found.unknown is None
+        (project.runs_dir / "r" / "model.json").unlink()
+        found = open_coverage(project, ledger, "r")
+        assert found.covered == 0 and "model.json is missing" in str(found.unknown)
+    with pytest.raises(BitwitnessError, match=r"model\.json is missing"):
+        audit(project, "r", steps=(1, 1), part="norm", threads=1)

@@ -121,6 +121,79 @@ def test_the_bits_are_those_of_the_modules_run_eagerly(project: Project) -> None
     assert once and all(np.array_equal(found[name], dict(model.named_parameters())[name].grad) for name in once)
 
 
+def taps_of(project: Project, config: RunConfig, workspace: Workspace, sample: int = 4) -> dict[str, Any]:
+    """The taps of one shard, by name, in their order."""
+    state = initial_state(config, workspace.layout)
+    grads, _, _ = workspace.shard_gradient(workspace.weights(state.params), stream_of(project, config), sample)
+    return {name: values.copy() for name, values in workspace.tapped(0, grads)}
+
+
+GPT_BLOCKS = ["tokens", "positions", "drop", "block.attention", "block", "block.attention/2", "block/2"]
+GPT_BLOCKS += ["last.attention", "last", "norm"]
+
+
+def test_blocks_are_tapped_under_the_names_of_their_modules(project: Project) -> None:
+    """In the order of forward, each value once, and the gradient of each; the bits of the step are the same."""
+    config = own_config("gpt.py:GPT")
+    programs = own_model.load(project.root, config).programs
+    plain, tapping = Workspace(config, 2, captured=programs), Workspace(config, 1, 1, taps=True, captured=programs)
+    assert steps(project, config, tapping)[1] == steps(project, config, plain)[1]
+    found = taps_of(project, config, tapping)
+    outputs = [f"shard/0/module/{name}/output" for name in GPT_BLOCKS]
+    # The sum with the positions has the gradient of both its terms, which is told once.
+    gradients = [f"shard/0/module/{name}/gradient" for name in GPT_BLOCKS if name != "positions"]
+    assert list(found)[: len(outputs + gradients) + 1] == [*outputs, *gradients, "shard/0/loss"]
+    assert all(found[name].shape == (48, 32) for name in outputs + gradients)
+    again = taps_of(project, config, Workspace(config, 2, 2, taps=True, captured=programs))
+    assert all(np.array_equal(found[name], again[name]) for name in again)
+
+
+def test_taps_of_blocks_are_those_of_the_built_in_model_and_of_eager_modules(project: Project) -> None:
+    table = small_table(precision="fp32")
+    own = parse_config({**table, "model": {"module": "llama.py:Llama", "arguments": ARGUMENTS}}, where="test")
+    built_in = parse_config(table, where="test")
+    theirs = taps_of(project, built_in, Workspace(built_in, 2, taps=True))
+    programs = own_model.load(project.root, own).programs
+    ours = taps_of(project, own, Workspace(own, 2, taps=True, captured=programs))
+    for layer in range(2):
+        for part, name in (("output", "input"), ("gradient", "input.grad")):
+            expected = theirs[f"shard/0/block.{layer + 1}.{name}"]
+            assert np.array_equal(ours[f"shard/0/module/model.layers.{layer}/{part}"], expected)
+    scope: dict[str, Any] = {}
+    exec(LLAMA, scope)
+    model = scope["Llama"](**ARGUMENTS)
+    nn.initialise(model, own.run.seed)
+    seen: dict[str, Any] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            seen[name + "/output"] = output.detach()
+            output.register_hook(lambda gradient: seen.update({name + "/gradient": gradient.clone()}))
+
+        return hook
+
+    for name, module in model.named_modules():
+        module.register_forward_hook(keep(name))
+    rows = stream_of(project, own).samples(4, 2)
+    ids, targets = (torch.from_numpy(part).view(2, -1) for part in (rows.inputs, rows.targets))
+    with nn.tokens(nn.samples(4, 2, own.data.window, seed=own.run.seed)):
+        nn.CrossEntropyLoss(reduction="sum")(model(ids), targets).backward()
+    tapped = {name.removeprefix("shard/0/module/"): values for name, values in ours.items() if "/module/" in name}
+    assert len(tapped) == 12 and all(
+        np.array_equal(values, seen[name].reshape(values.shape)) for name, values in tapped.items()
+    )
+
+
+def test_every_call_names_its_module(project: Project) -> None:
+    graph = json.loads(own_model.load(project.root, own_config("gpt.py:GPT")).data)
+    by_module = {(call.get("module", ""), call["op"]) for call in graph["step"]}
+    assert {("block.attention", "attention"), ("block.attention/2", "attention_backward")} <= by_module
+    assert {("last.norm2", "layernorm_backward"), ("block/2", "mul"), ("", "cross_entropy")} <= by_module
+    assert not [call for call in graph["step"] if call["op"] != "cross_entropy" and not call.get("module")]
+    names = {"block.up", "block.up/2"}
+    assert {call["module"] for call in graph["step"] if call.get("module", "").startswith("block.up")} == names
+
+
 def test_a_run_is_resumed_and_audited_without_the_file(tmp_path: Path) -> None:
     config = own_config("gpt.py:GPT", {"p": 0.25}, eval_every=3, eval_windows=2)
     whole, stopped = make_project(tmp_path / "whole"), make_project(tmp_path / "stopped")
@@ -334,6 +407,34 @@ def too_many_calls(graph: dict[str, Any]) -> None:
         add_nothing(graph, "fill", [1], value="3f800000")
 
 
+def odd_module(graph: dict[str, Any]) -> None:
+    graph["step"][0]["module"] = "../../x"
+
+
+def odd_boundary(graph: dict[str, Any]) -> None:
+    graph["boundaries"][0]["module"] = "a b"
+
+
+def same_boundary(graph: dict[str, Any]) -> None:
+    graph["boundaries"][1]["module"] = graph["boundaries"][0]["module"]
+
+
+def same_value(graph: dict[str, Any]) -> None:
+    graph["boundaries"][1]["value"] = graph["boundaries"][0]["value"]
+
+
+def unknown_value(graph: dict[str, Any]) -> None:
+    graph["boundaries"][0]["value"] = 1 << 40
+
+
+def gradient_as_boundary(graph: dict[str, Any]) -> None:
+    graph["boundaries"][0]["gradient"] = graph["gradients"]["norm.bias"][0]["value"]
+
+
+def many_boundaries(graph: dict[str, Any]) -> None:
+    graph["boundaries"] = [{"module": f"m{n}", "value": n} for n in range(257)]
+
+
 def fewer_logits(graph: dict[str, Any]) -> None:
     graph["vocabulary"] = 300
 
@@ -399,6 +500,13 @@ def drop_in_evaluation(graph: dict[str, Any]) -> None:
         (idle_table, "no call turns by"),
         (too_many_calls, "8193 operator calls"),
         (fewer_logits, "fewer logits"),
+        (odd_module, "no name of a module"),
+        (odd_boundary, "has no name"),
+        (same_boundary, "named twice"),
+        (same_value, "the boundary of two blocks"),
+        (unknown_value, "has no row for each token"),
+        (gradient_as_boundary, "has no row for each token"),
+        (many_boundaries, "257 boundaries"),
         (other_z_loss, "captured with z_loss = 1.0, not 0.0"),
     ],
 )

@@ -90,6 +90,8 @@ def _lines(found: Coverage, *, history: bool) -> Iterator[str]:
         yield f"{number} {'auditor ' if number == 1 else 'auditors'} {steps:>9} steps {share:5.1f}%"
     for entry in found.mismatches:
         yield f"entry {entry} found a mismatch; `ledger show {entry}`"
+    if found.unknown is not None:
+        yield f"audits of parts cover no step here: {found.unknown}"
     for entry, reason in found.refused:
         yield f"entry {entry} does not count: {reason}"
     if found.steps:
