@@ -7,7 +7,7 @@ The module is run on tensors without memory, and every operation that torch disp
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from bitwitness.kernels import nn
 from bitwitness.kernels.capture_guard import CaptureError, Guard, Tape, is_whole, memory_of, told
-from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.capture_state import unchanged
 from bitwitness.kernels.graph import Boundary, Graph, Node, Parameter, Recording, Slot, Table, Term, general
 from bitwitness.kernels.graph_rules import MOST_BOUNDARIES, is_name
 from bitwitness.kernels.module_calls import ModuleCalls, Output
@@ -36,9 +36,9 @@ def declaring(file: str) -> Iterator[None]:
     try:
         with torch.device("meta"), Guard("constructor", file, Tape()):
             yield
-    except KernelError:
+    except CaptureError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise told(file, error, "constructor") from None
 
 
@@ -104,20 +104,22 @@ def _record(
     guard = Guard("forward", file, tape, calls)
     nn.named(model).train(training)
     gradients: dict[str, tuple[Term, ...]] = {}
-    with nn.tokens(tokens), torch.set_grad_enabled(training), calls.watched(), guard:
+    with unchanged(model), nn.tokens(tokens), torch.set_grad_enabled(training), calls.watched(), guard:
         try:
             logits = model(ids.view(windows, window))
-            seeds = _loss(tape, _checked(logits, rows), targets, z_loss, training)
+            seeds = _loss(tape, _checked(logits, rows, training), targets, z_loss, training)
             if training:
                 guard.phase = "backward"
                 found = torch.autograd.grad(logits, list(parameters.values()), seeds, allow_unused=True)
                 gradients = {n: _gradient(guard, n, g) for n, g in zip(parameters, found, strict=True)}
-        except Exception as error:
-            if guard.refusal is None and not isinstance(error, KernelError):
-                raise told(file, error, guard.phase) from None
+        except CaptureError as error:
             raise guard.refusal or error from None
+        except (Exception, SystemExit) as error:
+            raise guard.refusal or told(file, error, guard.phase) from None
     if guard.refusal is not None:
         raise guard.refusal
+    if training:
+        _check_sums(tape, gradients)
     boundaries = tuple(_boundaries(calls.outputs, tape, rows)) if training else ()
     return Recording(tuple(tape.nodes), gradients, tuple(tape.tables), windows, boundaries)
 
@@ -126,9 +128,18 @@ def _bound(model: torch.nn.Module, tape: Tape) -> dict[str, torch.nn.Parameter]:
     """The parameters by name, each with memory of its own that can train."""
     parameters: dict[str, torch.nn.Parameter] = {}
     places: dict[int, str] = {}
+    for name, module in model.named_modules():
+        if name and not is_name(name):
+            raise CaptureError(f"module {name[:80]!a}: names are made of A-Z a-z 0-9 _ - and dots, at most 150 of them")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(
+                f"module {name or type(model).__name__} was compiled by torch.jit; use the module itself"
+            )
     for name, parameter, _ in rules(model):
         if not is_name(name):
-            raise CaptureError(f"parameter {name[:80]!r}: names are made of A-Z a-z 0-9 _ - and dots, 150 of them")
+            raise CaptureError(
+                f"parameter {name[:80]!a}: names are made of A-Z a-z 0-9 _ - and dots, at most 150 of them"
+            )
         if parameter.dtype != torch.float32:
             raise CaptureError(f"parameter {name} is {parameter.dtype}; all of a model is float32")
         if not parameter.requires_grad:
@@ -175,7 +186,7 @@ def _boundaries(outputs: list[Output], tape: Tape, rows: int) -> Iterator[Bounda
         yield Boundary(output.module, value, gradients.get(value))
 
 
-def _checked(logits: Any, rows: int) -> torch.Tensor:
+def _checked(logits: Any, rows: int, training: bool) -> torch.Tensor:
     if (
         not isinstance(logits, torch.Tensor)
         or logits.dtype != torch.float32
@@ -183,6 +194,10 @@ def _checked(logits: Any, rows: int) -> torch.Tensor:
         or logits.numel() != rows * logits.shape[-1]
     ):
         raise CaptureError("forward(ids [B, T]) must return logits [B, T, V], float32, one row for each token")
+    if not logits.is_contiguous():
+        raise CaptureError("forward returns logits that a view has turned; they must lie as [B, T, V]")
+    if training and not logits.requires_grad:
+        raise CaptureError("no parameter has a gradient: forward runs under torch.no_grad, or detaches its logits")
     return logits
 
 
@@ -203,13 +218,28 @@ def _loss(tape: Tape, logits: torch.Tensor, targets: torch.Tensor, z_loss: float
     return flat.view(logits.shape)
 
 
+def _check_sums(tape: Tape, gradients: Mapping[str, tuple[Term, ...]]) -> None:
+    """Every sum over rows is a part of a gradient."""
+    known = {term.value for terms in gradients.values() for term in terms}
+    for node in tape.nodes:
+        if any(slot.write in tape.sums and slot.write not in known for slot in node.slots):
+            raise CaptureError(
+                f"{node.module or 'forward'} makes the gradient of a parameter that is none of the model's: modules "
+                "are used as they are, not as copies"
+            )
+
+
 def _gradient(guard: Guard, name: str, gradient: torch.Tensor | None) -> tuple[Term, ...]:
     """The terms of a parameter's gradient, in the order in which the backward pass makes them."""
     if gradient is None:
-        raise CaptureError(f"parameter {name} is not used by forward; leave it out of the model")
+        raise CaptureError(
+            f"parameter {name} is not used by forward, or only under torch.no_grad or detach; leave it out of the model"
+        )
     terms = guard.terms(gradient)
     if terms is None:
         raise CaptureError(
             f"parameter {name} is used otherwise than as the weight of a module; it has no gradient here"
         )
+    if len(set(terms)) < len(terms):
+        raise CaptureError(f"the gradient of parameter {name} is added to itself; a hook must not change it")
     return tuple(sorted(terms, key=lambda term: (term.value, term.offset)))

@@ -29,6 +29,17 @@ FRESH = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_emp
 RANDOM = frozenset(
     {"native_dropout", "bernoulli", "bernoulli_", "rand", "randn", "rand_like", "randn_like", "uniform_", "normal_"}
 )
+HINTS = {
+    **dict.fromkeys(("mm", "addmm", "bmm", "matmul", "linear"), "nn.Linear"),
+    **dict.fromkeys(("_softmax", "_scaled_dot_product_flash_attention_for_cpu"), "nn.CausalSelfAttention"),
+    "embedding": "nn.Embedding",
+    "gelu": "nn.GELU",
+    "silu": "nn.SiLU",
+    "native_layer_norm": "nn.LayerNorm",
+    "_fused_rms_norm": "nn.RMSNorm",
+}
+"""What there is in the place of an operation of torch."""
+_NO_NUMBERS = ("Cannot copy out of meta tensor", "can't convert meta device type tensor")
 DATA = frozenset({"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero"})
 
 
@@ -124,7 +135,10 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _read(self, tensor: torch.Tensor, operator: str, operand: str) -> Source:
         source = self.tape.sources.get(memory_of(tensor))
         if source is None:
-            self._fail(f"{operator} reads {operand}, a tensor that is neither input, parameter nor a result")
+            self._fail(
+                f"{operator} reads {operand}, a tensor that is neither input, parameter nor a result: perhaps "
+                "a buffer, or a constant"
+            )
         if not is_whole(tensor):
             self._fail(f"{operator} reads a part of a tensor; operators take whole ones")
         return source
@@ -182,7 +196,7 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensor = args[0]
         dtype = kwargs.get("dtype")
         if dtype is not None and dtype != tensor.dtype:
-            self._refuse(f"{name} to {dtype}")
+            self._refuse(f"cast to {dtype}".replace("torch.", ""))
         if not tensor.is_contiguous():
             self._fail("a copy of a tensor that a view has turned is not an operator of ours")
         terms, source = self.terms(tensor), self.tape.sources.get(memory_of(tensor))
@@ -212,6 +226,8 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):
             self._refuse(name)
         whole = tensors[0]
+        if any(v.dtype != whole.dtype or v.is_neg() for v in views):
+            self._refuse(name)  # the same memory, read as other numbers
         if self.phase == "forward" and whole.requires_grad and any(v.numel() != whole.numel() for v in views):
             self._fail(f"{name} takes a part of a tensor, or repeats it: that has no gradient here")
         return result
@@ -227,6 +243,10 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
             why = "nothing is changed in place"
         elif self.phase == "backward":
             why = "the gradient of forward needs it"
+        elif name in HINTS:
+            why = f"bitwitness.kernels has {HINTS[name]} for it"
+        elif name.startswith("cast to"):
+            why = "all numbers are float32, and token ids stay as they come"
         else:
             why = "use the modules of bitwitness.kernels.nn, + and * of tensors of one shape, and views"
         self._fail(f"torch's {name} has no defined bits: {why}")
@@ -272,7 +292,7 @@ def _on_stack(file: str, frame: FrameType | None) -> str | None:
     return None
 
 
-def told(file: str, error: Exception, phase: str) -> CaptureError:
+def told(file: str, error: BaseException, phase: str) -> CaptureError:
     """An error of the user's code, or of torch under it, as one line that names the user's line."""
     line, trace = None, error.__traceback__
     while trace is not None:
@@ -280,7 +300,11 @@ def told(file: str, error: Exception, phase: str) -> CaptureError:
             line = _line(file, trace.tb_lineno)
         trace = trace.tb_next
     text = str(error).strip().partition("\n")[0]
-    return CaptureError(f"{line or phase}: {type(error).__name__}: {text}")
+    if any(said in text for said in _NO_NUMBERS):
+        text = "forward asks for the numbers in a tensor: what a program does cannot depend on them"
+    elif not isinstance(error, KernelError):
+        text = f"{type(error).__name__}: {text}"
+    return CaptureError(f"{line or phase}: {text}")
 
 
 def _line(file: str, number: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bitwitness.ledger.jcs import f32_from_hex, f64_from_hex
 
+from .description import is_own, module_of
 from .evidence import Entry
 from .lineage import Lineage, RunLine
 
@@ -19,11 +20,26 @@ CARD = "README.md"
 LIMIT = 1 << 20
 
 
+_OWN = (
+    "The architecture is the trainer's own: no library makes the model from this folder. `model.json` is the program",
+    "that the run computed, as data; it was captured from a module whose file has the digest below. The tensors have",
+    "the names of that module's parameters, tied ones once:",
+    "",
+    "    from bitwitness.kernels import nn",
+    "    from bitwitness.registry import load_verified",
+    "",
+    '    nn.load_parameters(model, load_verified(".", "trust.toml"))',
+    "",
+)
+
+
 def card(traced: Lineage) -> bytes:
     """The bytes of README.md for a release: front matter as model hubs read it, and the provenance table."""
     release = traced.release.predicate
     name = f"{release['model']}/{release['version']}"
-    front = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- bitwitness", "- llama"]
+    own = is_own(traced.genesis.predicate)
+    library = [] if own else ["library_name: transformers"]
+    front = ["---", *library, "pipeline_tag: text-generation", "tags:", "- bitwitness", *([] if own else ["- llama"])]
     if "license" in release:
         front.append(f"license: {json.dumps(release['license'].lower())}")
     lines = [
@@ -41,6 +57,7 @@ def card(traced: Lineage) -> bytes:
         "says whether these are those weights, trusting only the keys in your policy, and whether this card is what",
         "follows from the ledger.",
         "",
+        *(_OWN if own else ()),
         "## Provenance",
         "",
         "| | |",
@@ -90,6 +107,9 @@ def _derivation(said: Mapping[str, Any], names: Mapping[str, str]) -> str:
 def _run(traced: Lineage, line: RunLine) -> Iterator[tuple[str, str]]:
     genesis = line.genesis.predicate
     yield "run", f"`{genesis['name']}`, genesis `{line.genesis.leaf}`"
+    if is_own(genesis):
+        yield "program", f"`model.json`, SHA-256 `{genesis['model']['program']}`"
+        yield "captured from", f"{_code(module_of(genesis))}, SHA-256 `{genesis['model']['source']}`"
     for step, state in sorted({(entry.predicate["step"], entry.predicate["state"]) for entry in line.releases}):
         yield "step", f"{step} of {genesis['steps']}, state `{state}`"
     yield "trained by", f"key `{line.genesis.envelope.keyid}`"

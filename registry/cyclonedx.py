@@ -13,6 +13,7 @@ from typing import Any
 
 from bitwitness.ledger.jcs import f64_from_hex
 
+from .description import is_own, module_of
 from .evidence import Entry
 from .lineage import Lineage
 
@@ -41,8 +42,7 @@ def bom(traced: Lineage, files: Mapping[str, str]) -> bytes:
             "modelParameters": {
                 "approach": {"type": "self-supervised"},
                 "task": "text-generation",
-                "architectureFamily": "llama",
-                "modelArchitecture": "LlamaForCausalLM",
+                **_architecture(traced.genesis.predicate),
                 "datasets": [{"ref": reference} for reference in references],
             },
         },
@@ -113,9 +113,17 @@ def _released(traced: Lineage, release: Entry) -> dict[str, Any]:
             init=genesis.predicate["init"]["kind"],
             log=genesis.predicate["origin"],
             release=release.leaf,
+            **({"program": genesis.predicate["model"]["program"]} if is_own(genesis.predicate) else {}),
         )
     }
     return {**found, "licenses": [{"license": {"name": said["license"]}}]} if "license" in said else found
+
+
+def _architecture(genesis: Mapping[str, Any]) -> dict[str, str]:
+    """A family that is known, or the name of the module's class."""
+    if is_own(genesis):
+        return {"modelArchitecture": module_of(genesis).rpartition(":")[2]}
+    return {"architectureFamily": "llama", "modelArchitecture": "LlamaForCausalLM"}
 
 
 def _reference(entry: Entry) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from .lineage import RunLine
 from .model_config import ConfigRefused, check_config, differences
 
 FORMAT = "captured/1"
+_MODULE = re.compile(r"[A-Za-z0-9._/-]{1,200}:[A-Za-z0-9_]{1,100}")
 
 
 class ProgramRefused(FoundWrong):
@@ -40,6 +42,14 @@ class Description:
 def is_own(genesis: Mapping[str, Any]) -> bool:
     """Whether a run is one of a model of the trainer's own."""
     return "model" in genesis
+
+
+def module_of(genesis: Mapping[str, Any]) -> str:
+    """`FILE.py:CLASS`, as the configuration of a run of a model of the trainer's own names it."""
+    # The genesis schema leaves the configuration free, so a signed one may hold anything.
+    model = genesis["config"].get("model")
+    named = model.get("module") if isinstance(model, Mapping) else None
+    return named if isinstance(named, str) and _MODULE.fullmatch(named) else "unnamed"
 
 
 def of_config(config: Mapping[str, Any]) -> Description:

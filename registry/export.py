@@ -3,6 +3,9 @@
 config.json and the weights are the release's own; large weights are cut into shards with an index. Beside them stand
 the tokenizer of the dataset, a model card, and `provenance.json`. Nothing is written before the files of the version
 were found to be those that the ledger signed.
+
+A model of the trainer's own has model.json in the place of config.json, and no library makes a model of it: its tensors
+load anywhere, by name, and its module is whoever's who wrote it.
 """
 
 from __future__ import annotations
@@ -104,18 +107,17 @@ def export(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ExportRefused(f"{target} exists and is no empty folder; name a new one")
     opened = open_version(version, version.folder(project))
-    if is_own(opened.traced.genesis.predicate):
-        raise ExportRefused(
-            f"{version} is a model of the trainer's own, which transformers does not know; hand over "
-            f"{version.folder(project)} as it is, it verifies"
-        )
     temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         views = {name: (item.entry.dtype, item.entry.shape, item.data) for name, item in opened.tensors.items()}
         shards.write(temporary, views, shard_size)
-        texts = {CONFIG: opened.description.data, bundle.FILE_NAME: opened.provenance, CARD: card(opened.traced)}
+        texts = {
+            opened.description.name: opened.description.data,
+            bundle.FILE_NAME: opened.provenance,
+            CARD: card(opened.traced),
+        }
         for file, data in {**texts, **_tokenizer(project, opened.traced)}.items():
             (temporary / file).write_bytes(data)
         _describe(temporary, opened, publisher, cyclonedx=cyclonedx)
@@ -191,7 +193,17 @@ def _oms_key(project: Project) -> p256.P256Key:
 
 
 def _tokenizer(project: Project, traced: Lineage) -> dict[str, bytes]:
-    """The tokenizer files of the dataset that the run was trained on; that of a file comes from the project's data."""
+    """The tokenizer files of the dataset that the run was trained on; that of a file comes from the project's data.
+
+    generation_config.json is for a model that `transformers` makes, so a model of the trainer's own has none.
+    """
+    found = _tokenizer_files(project, traced)
+    if is_own(traced.genesis.predicate):
+        found.pop(GENERATION, None)
+    return found
+
+
+def _tokenizer_files(project: Project, traced: Lineage) -> dict[str, bytes]:
     genesis = traced.genesis.predicate
     use = next(item for item in genesis["datasets"] if item["role"] == "train")
     entry = next(entry for entry in traced.own.datasets if entry.leaf == use["entry"])

@@ -37,7 +37,10 @@ def from_pretrained(path: Path | str, policy: Path | str) -> Any:
         raise BitwitnessError(f"{path}: the gate kept no weights")
     traced = verdict.traced.lineage
     if is_own(traced.genesis.predicate):
-        raise BitwitnessError(f"{path}: transformers does not know a model of the trainer's own; use load_verified")
+        raise BitwitnessError(
+            f"{path}: transformers does not know a model of the trainer's own; make its module and give it the tensors "
+            "of load_verified (nn.load_parameters)"
+        )
     said = expected_config(traced.genesis.predicate["config"], traced.release.predicate["dtype"])
     tensors = tensors_of(verdict)
     dtype = next(iter(tensors.values())).dtype

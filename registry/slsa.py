@@ -18,6 +18,7 @@ from bitwitness.ledger.envelope import PAYLOAD_TYPE, assemble, pae
 from bitwitness.ledger.errors import FoundWrong, SignatureError
 from bitwitness.ledger.keys import PublicKey, Signer
 
+from .description import is_own
 from .lineage import Lineage, RunLine
 
 FILE_NAME = "model.intoto.jsonl"
@@ -132,6 +133,9 @@ def _of_run(line: RunLine, prefix: str) -> Iterator[dict[str, Any]]:
     yield {"digest": {_TREE: genesis["code"]["root"]}, "name": f"{prefix}code"}
     for item in genesis["datasets"]:
         yield {"digest": {_TREE: item["dataset"]["root"]}, "name": f"{prefix}dataset/{item['role']}/{item['name']}"}
+    if is_own(genesis):
+        yield {"digest": {_SHA256: genesis["model"]["program"]}, "name": f"{prefix}model/program"}
+        yield {"digest": {_SHA256: genesis["model"]["source"]}, "name": f"{prefix}model/source"}
     init = genesis["init"]
     if init["kind"] == "import":
         for item in init["files"]:

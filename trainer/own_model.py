@@ -202,7 +202,7 @@ def _run(source: bytes, path: Path, name: str) -> ModuleType:
     sys.modules[_NAME] = module
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.modules.pop(_NAME, None)
         line = error.lineno if isinstance(error, SyntaxError) else _line(error, str(path))
         where = name if line is None else f"{name}:{line}"
@@ -211,7 +211,7 @@ def _run(source: bytes, path: Path, name: str) -> ModuleType:
     return module
 
 
-def _line(error: Exception, file: str) -> int | None:
+def _line(error: BaseException, file: str) -> int | None:
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:

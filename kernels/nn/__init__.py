@@ -16,7 +16,7 @@ same bits. Between them `+` and `*` of tensors of one shape may stand, and views
 
 from bitwitness.kernels.initial import Initial
 
-from .declared import initialise
+from .declared import initialise, load_parameters
 from .layers import (
     GELU,
     CausalSelfAttention,
@@ -50,6 +50,7 @@ __all__ = [
     "SwiGLU",
     "Tokens",
     "initialise",
+    "load_parameters",
     "named",
     "samples",
     "tokens",

@@ -50,3 +50,21 @@ def initialise(model: torch.nn.Module, seed: int) -> None:
     """Give every parameter the bits that it has in state 0 of a run with this seed."""
     for name, parameter, rule in rules(model):
         fill(parameter.detach().numpy(), rule, seed, name)
+
+
+def load_parameters(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give every parameter its tensor, by name, tied ones under their first: as a run's weights are named.
+
+    Raises KernelError where a name or a shape is another; then nothing was changed.
+    """
+    parameters = dict(model.named_parameters())
+    odd = sorted(parameters.keys() ^ tensors.keys())
+    if odd:
+        where = "the tensors" if odd[0] in parameters else "the model"
+        raise KernelError(f"{odd[0]} is not in {where}; a model's parameters are named as in the run, tied ones once")
+    for name, parameter in parameters.items():
+        if parameter.shape != tensors[name].shape:
+            raise KernelError(f"{name} has the shape {list(tensors[name].shape)}, in the model {list(parameter.shape)}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

@@ -42,6 +42,14 @@ def _call(function: type[torch.autograd.Function], *arguments: object) -> Tensor
     return result
 
 
+def _as_torchs(module: str, **given: object) -> None:
+    """Arguments that torch's module has: taken where they say what is so here anyway. Raises KernelError."""
+    here = {"device": (None,), "dtype": (None, torch.float32), "inplace": (False,), "elementwise_affine": (True,)}
+    for name, value in given.items():
+        if not any(value is known for known in here[name]):
+            raise KernelError(f"{module}: {name} = {value} is not here; {name} may be {here[name][-1]}")
+
+
 def _one_width(shape: int | Sequence[int]) -> int:
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if len(sizes) != 1:
@@ -52,8 +60,18 @@ def _one_width(shape: int | Sequence[int]) -> int:
 class Linear(Declared):
     """y = x Wᵀ + b. `std` is the deviation of the initial weights; a bias begins at 0."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, std: float = STD) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        std: float = STD,
+    ) -> None:
         super().__init__()
+        _as_torchs("Linear", device=device, dtype=dtype)
         self.in_features, self.out_features = in_features, out_features
         self.initial = {"weight": Initial(std=std), "bias": Initial()}
         self.weight = torch.nn.Parameter(torch.empty(out_features, in_features))
@@ -100,8 +118,11 @@ class PositionEmbedding(Embedding):
 class RMSNorm(Declared):
     """x / rms(x) · weight along the last dimension."""
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None) -> None:
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True
+    ) -> None:
         super().__init__()
+        _as_torchs("RMSNorm", elementwise_affine=elementwise_affine)
         self.width, self.eps = _one_width(normalized_shape), 2.0**-23 if eps is None else eps
         self.initial = {"weight": Initial(value=1.0)}
         self.weight = torch.nn.Parameter(torch.empty(self.width))
@@ -118,8 +139,15 @@ class RMSNorm(Declared):
 class LayerNorm(Declared):
     """(x − mean) / deviation · weight + bias along the last dimension."""
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, *, bias: bool = True) -> None:
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
+        _as_torchs("LayerNorm", elementwise_affine=elementwise_affine)
         self.width, self.eps = _one_width(normalized_shape), eps
         self.initial = {"weight": Initial(value=1.0), "bias": Initial()}
         self.weight = torch.nn.Parameter(torch.empty(self.width))
@@ -139,6 +167,10 @@ class LayerNorm(Declared):
 
 class SiLU(torch.nn.Module):
     """x · sigmoid(x)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        _as_torchs("SiLU", inplace=inplace)
 
     def forward(self, x: Tensor) -> Tensor:
         return _call(functions.Activation, _rows(x, x.shape[-1]), "silu").view(x.shape)
@@ -251,8 +283,9 @@ class Dropout(torch.nn.Module):
     column), so the masks of a step are the same however it is cut. `named` gives the modules their names.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
+        _as_torchs("Dropout", inplace=inplace)
         if not 0.0 <= p < 1.0:
             raise KernelError(f"Dropout: p must be from 0 to below 1, not {p}")
         self.p, self.name = float(p), ""

@@ -55,7 +55,8 @@ def export(
 ) -> None:
     """Write a version as a folder that `transformers` loads and that `ledger verify` still verifies.
 
-    config.json, model.safetensors or shards with an index, the tokenizer, a model card, provenance.json.
+    config.json, model.safetensors or shards with an index, the tokenizer, a model card, provenance.json. Of a model of
+    your own, model.json in the place of config.json: `transformers` does not load it, your module does.
     `model_signing verify key DIR --signature DIR/model.sig --public_key keys/oms.pub` checks what --oms adds.
 
     Example: ledger model export demo-lm@champion out/demo-lm --cyclonedx

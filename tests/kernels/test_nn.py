@@ -196,3 +196,23 @@ def test_what_does_not_fit_is_one_line() -> None:
     with nn.tokens(nn.samples(0, 2, WINDOW)), pytest.raises(ShapeError, match="where the call has 24 tokens"):
         nn.RMSNorm(WIDTH)(values(1, WINDOW, WIDTH))
     assert math.isfinite(nn.PositionEmbedding(WINDOW, WIDTH)(values(2, WINDOW, WIDTH)).sum().item())
+
+
+def test_arguments_of_torchs_modules_are_taken_where_they_say_what_is_so() -> None:
+    assert nn.LayerNorm(WIDTH, 1e-5, True, False).bias is None
+    for make in (
+        lambda module: module.Linear(WIDTH, 3, True, None, torch.float32),
+        lambda module: module.LayerNorm(WIDTH, elementwise_affine=True),
+        lambda module: module.RMSNorm(WIDTH, None, True),
+        lambda module: module.SiLU(inplace=False),
+        lambda module: module.Dropout(0.1, False),
+    ):
+        assert make(nn).state_dict().keys() == make(torch.nn).state_dict().keys()
+    for wrong in (
+        lambda: nn.Linear(WIDTH, 3, dtype=torch.float16),
+        lambda: nn.LayerNorm(WIDTH, 1e-5, False),
+        lambda: nn.SiLU(True),
+        lambda: nn.Dropout(0.1, inplace=True),
+    ):
+        with pytest.raises(KernelError, match="may be"):
+            wrong()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -12,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 
+from bitwitness.kernels import nn
+from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import TensorLeaf
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.registry import from_pretrained, load_verified
+from bitwitness.registry import from_pretrained, load_file, load_verified
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.derive import cast
 from bitwitness.registry.description import ProgramRefused, check_description
-from bitwitness.registry.export import ExportRefused, export
+from bitwitness.registry.export import export
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
@@ -142,13 +145,66 @@ def test_a_cast_keeps_the_program(released: Project) -> None:
     assert exit_code(verdict.checks) == 0
 
 
-def test_what_transformers_does_not_know_is_refused_in_one_line(released: Project, tmp_path: Path) -> None:
-    with pytest.raises(ExportRefused, match="transformers does not know") as refused:
-        export(released, "own-lm", tmp_path / "out")
-    assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
+@pytest.fixture(scope="module")
+def exported(released: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With all that stands beside a release, cut into shards."""
+    folder = tmp_path_factory.mktemp("exported") / "out"
+    made = export(released, "own-lm", folder, shard_size=30_000, slsa=True, cyclonedx=True, oms=True)
+    assert {"model.json", "README.md", "tokenizer.json", "provenance.json"} <= made.files.keys()
+    assert not {"config.json", "generation_config.json"} & made.files.keys()
+    return folder
+
+
+def test_an_export_verifies_with_every_file_beside_it(released: Project, exported: Path) -> None:
+    checks = _checks(exported, released)
+    assert exit_code(checks.values()) == 0 and checks["program"].ok
+    assert (exported / "model.json").read_bytes() == (released.runs_dir / "r" / "model.json").read_bytes()
+    program = hashlib.sha256((exported / "model.json").read_bytes()).hexdigest()
+    card = (exported / "README.md").read_text()
+    assert "llama" not in card and "transformers" not in card and f"SHA-256 `{program}`" in card
+    assert f"| captured from | `gpt.py:GPT`, SHA-256 `{hashlib.sha256(GPT.encode()).hexdigest()}` |" in card
+    component = json.loads((exported / "bom.cdx.json").read_bytes())["metadata"]["component"]
+    parameters = component["modelCard"]["modelParameters"]
+    assert parameters["modelArchitecture"] == "GPT" and "architectureFamily" not in parameters
+    assert {"name": "bitwitness:program", "value": program} in component["properties"]
+    statement = json.loads(base64.b64decode(json.loads((exported / "model.intoto.jsonl").read_bytes())["payload"]))
+    made_of = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert {"digest": {"sha256": program}, "name": "model/program"} in made_of
+    for name in ("README.md", "bom.cdx.json", "model.intoto.jsonl", "tokenizer.json"):
+        kept = (exported / name).read_bytes()
+        (exported / name).write_bytes(kept.replace(b"e", b"f", 1))
+        try:
+            assert _checks(exported, released)["export"].ok is False
+        finally:
+            (exported / name).write_bytes(kept)
+
+
+def test_an_export_loads_into_its_module(released: Project, exported: Path) -> None:
+    loaded = load_verified(exported, released.trust_path)
+    shard = next(path for path in sorted(exported.iterdir()) if path.name.startswith("model-00001"))
+    part = load_file(shard, policy=released.trust_path)
+    assert 0 < len(part) < len(loaded) and all(torch.equal(part[name], loaded[name]) for name in part)
+    scope: dict[str, Any] = {}
+    exec(GPT, scope)
+    model = scope["GPT"]()
+    nn.load_parameters(model, loaded)
+    assert torch.equal(model.head.weight, loaded["tokens.weight"])
+    assert all(torch.equal(parameter, loaded[name]) for name, parameter in model.named_parameters())
+    for wrong, said in (
+        ({"tokens.weight": torch.zeros(3)}, "tokens.weight has the shape"),
+        ({"head.weight": torch.zeros(3)}, "head.weight is not in the model"),
+    ):
+        with pytest.raises(KernelError, match=said):
+            nn.load_parameters(model, loaded | wrong)
+    with pytest.raises(KernelError, match=r"norm\.bias is not in the tensors"):
+        nn.load_parameters(model, {name: tensor for name, tensor in loaded.items() if name != "norm.bias"})
+
+
+def test_what_transformers_does_not_know_is_refused_in_one_line(released: Project) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed (extra hf)")
-    with pytest.raises(BitwitnessError, match="use load_verified"):
+    with pytest.raises(BitwitnessError, match=r"give it the tensors of load_verified") as refused:
         from_pretrained(released.models_dir / "own-lm" / "1", released.trust_path)
+    assert "\n" not in str(refused.value)
 
 
 def test_without_its_program_a_run_is_not_released(released: Project) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from bitwitness.kernels import nn
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
+from bitwitness.registry import load_verified
 
 from .conftest import make_project
 
@@ -25,17 +28,37 @@ def blocks(language: str) -> list[str]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     made = make_project(tmp_path / "project", data="pystdlib")  # named as that of the README's first run
     monkeypatch.chdir(made.root)
-    (source,) = blocks("python")
+    source, _ = blocks("python")
     (made.root / "my_model.py").write_text(source)
     (made.root / "own.toml").write_text(blocks("toml")[0])
     return made
 
 
-def test_the_walk_through(project: Project) -> None:
+def test_the_walk_through(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     train, *later = (shlex.split(line)[1:] for line in re.findall(r"^    (ledger .*)$", PAGE, re.MULTILINE))
     assert main(train) == 0
-    (project.root / "my_model.py").unlink()  # an auditor or a consumer has no use for it
-    assert [(words[0], main(words)) for words in later] == [("audit", 0), ("model", 0), ("verify", 0)]
+    source = (project.root / "my_model.py").read_text()
+    (project.root / "my_model.py").unlink()  # an auditor has no use for it
+    said: dict[str, str] = {}
+    for words in later:
+        assert main(words) == 0, words
+        said[words[0]] = capsys.readouterr().out
+    assert said["verify"].rstrip().endswith("verified") and "1 auditor" in said["coverage"]
+    shown = blocks("console")[0]
+    for line in (
+        "  first difference: operator ",
+        "    module    blocks.",
+        "  the referee says: auditor right",
+        "1 of 1 faults",
+    ):
+        assert line in said["drill"] and line in shown
+    (project.root / "my_model.py").write_text(source)
+    monkeypatch.syspath_prepend(project.root)
+    scope: dict[str, Any] = {}
+    exec(blocks("python")[1], scope)
+    assert torch.equal(scope["model"].head.weight, load_verified("out", "trust.toml")["tokens.weight"])
 
 
 def test_the_long_form(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

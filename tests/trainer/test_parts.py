@@ -201,9 +201,9 @@ def test_parts_of_a_model_of_the_users_own(tmp_path: Path) -> None:
     """Its tensors are named by the captured program; every part of a step is audited, and they cover it together."""
     project = make_project(tmp_path / "p")
     (project.root / "own.py").write_text(TINY)
-    train(
-        project, parse_config(small_table(steps=2, commit="parts") | {"model": "own.py:Tiny"}, where="test"), threads=2
-    )
+    table = small_table(steps=2, commit="parts")
+    table["model"] = {"module": "own.py:Tiny", "arguments": {"layers": 0}}
+    train(project, parse_config(table, where="test"), threads=2)
     (project.root / "own.py").unlink()
     history, material = history_of(project), LocalMaterial(project)
     every = part_names(history, material)

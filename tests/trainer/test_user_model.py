@@ -184,6 +184,24 @@ def test_taps_of_blocks_are_those_of_the_built_in_model_and_of_eager_modules(pro
     )
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bfp"])
+def test_any_values_may_be_called_boundaries(project: Project, precision: str) -> None:
+    """A trainer may name what he likes: with every value of the step tapped, the bits stay."""
+    config = own_config("gpt.py:GPT", precision=precision)
+    own = own_model.load(project.root, config)
+    graph = json.loads(own.data)
+    slots = [slot for call in graph["step"] for slot in call["operands"] if isinstance(slot.get("write"), int)]
+    values = sorted({slot["write"] for slot in slots if any(isinstance(extent, str) for extent in slot["shape"])})
+    assert 100 < len(values) <= 256
+    graph["boundaries"] = [{"module": f"m{value}", "value": value} for value in values]
+    every = CapturedModel(config, Graph.from_json(graph))
+    expected = steps(project, config, Workspace(config, 2, captured=own.programs), 1)[1]
+    tapping = Workspace(config, 1, 1, taps=True, captured=every)
+    assert steps(project, config, tapping, 1)[1] == expected
+    taps = taps_of(project, config, tapping)
+    assert all(np.isfinite(taps[f"shard/0/module/m{value}/output"]).all() for value in values)
+
+
 def test_every_call_names_its_module(project: Project) -> None:
     graph = json.loads(own_model.load(project.root, own_config("gpt.py:GPT")).data)
     by_module = {(call.get("module", ""), call["op"]) for call in graph["step"]}
