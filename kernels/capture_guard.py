@@ -299,14 +299,20 @@ def told(file: str, error: BaseException, phase: str) -> CaptureError:
         if trace.tb_frame.f_code.co_filename == file:
             line = _line(file, trace.tb_lineno)
         trace = trace.tb_next
+    return CaptureError(f"{line or phase}: {said_of(error)}")
+
+
+def said_of(error: BaseException) -> str:
+    """What an error of the user's file says, in one line."""
     text = str(error).strip().partition("\n")[0]
+    if isinstance(error, SystemExit):
+        return "it ends the program that reads it (sys.exit); take that out"
     if any(said in text for said in _NO_NUMBERS):
-        text = "forward asks for the numbers in a tensor: what a program does cannot depend on them"
-    elif not isinstance(error, KernelError):
-        text = f"{type(error).__name__}: {text}"
-    return CaptureError(f"{line or phase}: {text}")
+        return "forward asks for the numbers in a tensor: what a program does cannot depend on them"
+    return text if isinstance(error, KernelError) else f"{type(error).__name__}: {text}"
 
 
 def _line(file: str, number: int) -> str:
+    linecache.checkcache(file)
     text = linecache.getline(file, number).strip()
     return f"{os.path.basename(file)}:{number}" + (f" ({text})" if text else "")

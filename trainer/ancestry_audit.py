@@ -176,7 +176,7 @@ def _tasks(
         # A first state is no step, and has no parts.
         tasks = [task for task in tasks if task.steps is not None and task.steps[1] > task.history.first]
         for task in tasks:
-            require_part(task.history, part)
+            require_part(task.history, part, venue.material)
     return tasks
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
@@ -93,7 +95,7 @@ def load(root: Path, config: RunConfig) -> OwnModel:
 
     path = root / model.file
     source = _read(path, model.file)
-    try:
+    with _apart():
         module = _run(source, path, model.file)
         cls = getattr(module, model.cls, None)
         if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
@@ -103,10 +105,6 @@ def load(root: Path, config: RunConfig) -> OwnModel:
         graph = capture(
             made, window=config.data.window, seed=config.run.seed, z_loss=config.loss.z_loss, file=str(path)
         )
-    except SystemExit:
-        raise ModelError(f"{model.file}: it ends the program that reads it (sys.exit); take that out") from None
-    finally:
-        sys.modules.pop(_NAME, None)
     data = jcs.encode(graph.to_json())
     if len(data) > MODEL_LIMIT:
         raise ModelError(f"{model.file} is captured into {len(data)} bytes; auditors read at most {MODEL_LIMIT}")
@@ -114,6 +112,21 @@ def load(root: Path, config: RunConfig) -> OwnModel:
     read = Graph.from_json(jcs.parse(data))
     config = _with_dropout(config, model.file, _dropout(made, read, config.run.seed))
     return OwnModel(CapturedModel(config, read), data, hashlib.sha256(source).hexdigest())
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Inside, the user's file is run: what it prints is no result, and what it sets in torch is set back."""
+    import torch
+
+    dtype = torch.get_default_dtype()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.modules.pop(_NAME, None)
+        torch.set_default_dtype(dtype)
+        torch.set_flush_denormal(False)  # of this thread, which rounds the scalars of every step
 
 
 def _dropout(made: torch.nn.Module, graph: Graph, seed: int) -> dict[str, float]:
@@ -203,11 +216,11 @@ def _run(source: bytes, path: Path, name: str) -> ModuleType:
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        sys.modules.pop(_NAME, None)
+        from bitwitness.kernels.capture_guard import said_of
+
         line = error.lineno if isinstance(error, SyntaxError) else _line(error, str(path))
         where = name if line is None else f"{name}:{line}"
-        text = str(error).strip().partition("\n")[0]
-        raise ModelError(f"{where}: {type(error).__name__}: {text}") from None
+        raise ModelError(f"{where}: {said_of(error)}") from None
     return module
 
 

@@ -194,7 +194,7 @@ def test_any_values_may_be_called_boundaries(project: Project, precision: str) -
     values = sorted({slot["write"] for slot in slots if any(isinstance(extent, str) for extent in slot["shape"])})
     assert 100 < len(values) <= 256
     graph["boundaries"] = [{"module": f"m{value}", "value": value} for value in values]
-    every = CapturedModel(config, Graph.from_json(graph))
+    every = CapturedModel(own.programs.config, Graph.from_json(graph))
     expected = steps(project, config, Workspace(config, 2, captured=own.programs), 1)[1]
     tapping = Workspace(config, 1, 1, taps=True, captured=every)
     assert steps(project, config, tapping, 1)[1] == expected
@@ -305,16 +305,16 @@ def test_what_is_no_module_is_one_line(model: dict[str, Any], message: str) -> N
     [
         ("x = (", r"^own.py:1: SyntaxError"),
         ("import nothing_like_it", r"^own.py:1: ModuleNotFoundError: No module named 'nothing_like_it'$"),
-        ("import sys\nsys.exit(0)", r"^own.py: it ends the program"),
+        ("import sys\nsys.exit(0)", r"^own.py:2: it ends the program"),
         (
             "import torch\nclass M(torch.nn.Module):\n    def __init__(self): raise SystemExit",
-            r"^own.py: it ends the program",
+            r"^own.py:3 \(.*\): it ends the program",
         ),
         (
             "from bitwitness.kernels import nn\nimport torch\nclass M(torch.nn.Module):\n"
             "    def __init__(self):\n        super().__init__()\n        self.e = nn.Embedding(300, 4)\n"
             "    def forward(self, ids): raise SystemExit(0)",
-            r"^own.py: it ends the program",
+            r"^own.py:7 \(.*\): it ends the program",
         ),
         ("M = 3", r"^own.py has no torch.nn.Module M"),
         ("import torch\nclass M(torch.nn.Module):\n    def __init__(self, a): ...", r"^constructor: TypeError"),
@@ -327,6 +327,22 @@ def test_a_file_that_is_no_model_is_one_line(project: Project, text: str, messag
     assert "\n" not in str(error.value)
     with pytest.raises(own_model.ModelError, match="No such file"):
         own_model.load(project.root, own_config("none.py:M"))
+
+
+def test_what_a_file_prints_and_sets_stays_with_it(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results go to stdout, and the scalars of a step are rounded with subnormals kept."""
+    noisy = "import torch\nprint('imported')\ntorch.set_flush_denormal(True)\n" + GPT
+    (project.root / "noisy.py").write_text(
+        noisy.replace("x = self.drop(self.pos", "print(x := 1); x = self.drop(self.pos")
+    )
+    own_model.load(project.root, own_config("noisy.py:GPT"))
+    said = capsys.readouterr()
+    assert said.out == "" and "imported" in said.err and said.err.count("1\n") == 4
+    assert (torch.tensor(1e-40) * 1.0).item() > 0.0
+    (project.root / "double.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\n" + GPT)
+    with pytest.raises(KernelError, match=r"is torch\.float64; all of a model is float32"):
+        own_model.load(project.root, own_config("double.py:GPT"))
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_a_vocabulary_too_small_for_the_data_is_refused(project: Project) -> None:
