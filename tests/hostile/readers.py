@@ -409,7 +409,15 @@ def _captured(folder: Path) -> Reader:
 
     def read(data: bytes) -> Any:
         model = CapturedModel(found, Graph.from_json(jcs.parse(data)))
-        return model.shard(1), model.loss(2), model.finish(), model.weights(), model.tables
+        return (
+            model.shard(1),
+            model.shard(2, taps=True),
+            model.boundaries,
+            model.loss(2),
+            model.finish(),
+            model.weights(),
+            model.tables,
+        )
 
     return Reader([data], read)
 
