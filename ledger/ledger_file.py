@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -12,6 +14,9 @@ from urllib.parse import quote
 from . import guard, schema
 from .errors import BitwitnessError, FoundWrong
 from .regular_file import open_regular
+
+_HEADER = 100
+"""Bytes of an SQLite file's header (file format, section 1.3)."""
 
 
 class LedgerNotFound(BitwitnessError):
@@ -78,11 +83,7 @@ class reporting:
 
 def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     """A connection in autocommit mode; with `writable` it makes the file if it is missing."""
-    mode = "rwc" if writable else "ro"
-    if not writable and _is_still(path):
-        mode += "&immutable=1"
-    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
+    connection = sqlite3.connect(_address(path, writable=writable), uri=True, isolation_level=None, timeout=10)
     guard.restrain(connection)
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA cache_size = -16384")
@@ -91,10 +92,23 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     return connection
 
 
+def _address(path: Path, *, writable: bool) -> str:
+    mode = "rwc" if writable else "ro"
+    if not writable and _is_still(path):
+        mode += "&immutable=1"
+    return f"file:{quote(str(path.absolute()))}?mode={mode}"
+
+
 def _is_still(path: Path) -> bool:
     """Whether a file lies where nobody can be writing it, nor SQLite put its shared memory: a read-only folder."""
-    wal = path.with_name(path.name + "-wal")
-    return not wal.exists() and not os.access(path.parent, os.W_OK)
+    wal = _wal(path)
+    return not wal.exists() and not os.access(wal.parent, os.W_OK)
+
+
+def _wal(path: Path) -> Path:
+    """The write-ahead log, which SQLite keeps beside the file that a link leads to."""
+    real = path.resolve()
+    return real.with_name(real.name + "-wal")
 
 
 def set_durable(connection: sqlite3.Connection) -> None:
@@ -103,21 +117,72 @@ def set_durable(connection: sqlite3.Connection) -> None:
 
 
 def check_header(path: Path) -> None:
-    """Tell a missing, foreign or cut file before SQLite does so in its own words."""
+    """Tell a missing, foreign or cut file before SQLite does so in its own words.
+
+    The file is read through SQLite, and opened beside it only when there is nothing of a ledger to lose: closing any
+    descriptor of a file drops the locks of every connection that this process has to it
+    (https://sqlite.org/howtocorrupt.html, section 2.2).
+    """
     try:
-        with open_regular(path) as file:
-            header = file.read(100)
-            length = file.seek(0, 2)
+        status = os.stat(path)
     except FileNotFoundError:
         raise LedgerNotFound(path) from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        raise NotALedger(path, (getattr(error, "strerror", None) or str(error)).lower()) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise NotALedger(path, "is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+    if status.st_size < _HEADER:
+        raise NotALedger(path, "not an SQLite file, or cut to almost nothing")
+    try:
+        with _first_page(path) as connection:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: its text quotes a damaged schema
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if code not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return  # busy, or not readable: who opens it is told
+        pages, page_size = _stated_pages(path)
+    _check_length(path, pages * page_size)
+
+
+def application_id(path: Path) -> int:
+    """The number by which a program knows its own SQLite files. Raises sqlite3.DatabaseError."""
+    with _first_page(path) as connection:
+        return int(connection.execute("PRAGMA application_id").fetchone()[0])
+
+
+@contextmanager
+def _first_page(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(_address(path, writable=False), uri=True, timeout=10)
+    try:
+        connection.execute("PRAGMA schema_version")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _stated_pages(path: Path) -> tuple[int, int]:
+    """Number and size of the pages that the header of a file states which SQLite refuses. Raises NotALedger."""
+    try:
+        with open_regular(path) as file:
+            header = file.read(_HEADER)
     except OSError as error:
         raise NotALedger(path, (error.strerror or str(error)).lower()) from None
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+    if len(header) < _HEADER or not header.startswith(b"SQLite format 3\x00"):
         raise NotALedger(path, "not an SQLite file, or cut to almost nothing")
     page_size = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    wal = path.with_name(path.name + "-wal")
-    if length < pages * (65536 if page_size == 1 else page_size) and not (wal.exists() and wal.stat().st_size):
+    return int.from_bytes(header[28:32], "big"), 65536 if page_size == 1 else page_size
+
+
+def _check_length(path: Path, stated: int) -> None:
+    """SQLite takes a file whose last page was cut. Pages may lie in the write-ahead log yet, which is looked at first:
+    if it is empty, all of them have come into the file.
+    """
+    with suppress(FileNotFoundError):
+        if os.stat(_wal(path)).st_size:
+            return
+    length = os.stat(path).st_size
+    if length < stated:
         raise LedgerDamaged(path, f"it was cut to {length} bytes; restore it from a copy")
 
 

@@ -1,15 +1,16 @@
-"""Which of a Datasette's databases is a ledger: told from the file's header, without opening it."""
+"""Which of a Datasette's databases is a ledger."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..ledger_file import application_id
 from ..schema import APPLICATION_ID
-
-_HEADER = 100
-_APPLICATION_ID_AT = 68
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,17 @@ def attached_ledger(datasette: Any) -> Attached | None:
 
 
 def is_ledger(path: Path) -> bool:
-    """Whether the file's header has a ledger's application id (SQLite file format, section 1.3)."""
+    """Whether the file's application id is a ledger's. It is asked for each page and cell, so remembered."""
     try:
-        with open(path, "rb") as file:
-            header = file.read(_HEADER)
-    except OSError:
+        status = os.stat(path)
+    except (OSError, ValueError):
         return False
-    stated = header[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4]
-    return header.startswith(b"SQLite format 3\x00") and stated == APPLICATION_ID.to_bytes(4, "big")
+    return _is_ledger(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _is_ledger(path: Path, *_file: int) -> bool:
+    try:
+        return application_id(path) == APPLICATION_ID
+    except sqlite3.Error:
+        return False

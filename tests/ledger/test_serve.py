@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import signal
@@ -304,6 +305,34 @@ def test_a_writer_at_work_shows_on_reload(tmp_path: Path) -> None:
             ledger.sign_checkpoint(sample.signers["log"])
             assert "record verified" in running.get("/runs/later/steps/3").text
             assert running.get(f"/entries/{entry}.tlog-proof").status_code == 200
+    finally:
+        _code, errors = running.stop()
+    assert "Traceback" not in errors
+
+
+def test_writers_come_and_go_beside_it(tmp_path: Path) -> None:
+    """Each that ends would take the write-ahead log away, if the server had lost its locks on the file."""
+    project = build(tmp_path / "project", STEPS)
+    running = Server(project)
+    descriptors = Path(f"/proc/{running.process.pid}/fd")
+    write = (
+        "import sys; from pathlib import Path; from bitwitness.ledger.project import Project\n"
+        "from tests.ledger.serve_sample import Sample\n"
+        "with (project := Project.find(Path(sys.argv[1]))).open_ledger(writable=True) as ledger:\n"
+        "    sample = Sample(project, ledger); sample.dataset(sys.argv[2], 'public')\n"
+        "    ledger.sign_checkpoint(sample.signers['log'])\n"
+    )
+    try:
+        for name in ("one", "two", "three"):
+            for page in ("/", "/ledger", "/checkpoint"):
+                assert running.get(page).status_code == 200
+            root = Path(__file__).resolve().parents[2]
+            subprocess.run([sys.executable, "-c", write, str(project.root), name], cwd=root, check=True)
+            with project.open_ledger() as ledger:
+                size = ledger.size
+            assert running.get("/checkpoint").text.splitlines()[1] == str(size)
+            assert f"<strong>{size}</strong>" in running.get("/").text
+            assert not [link for link in descriptors.iterdir() if os.readlink(link).endswith("(deleted)")]
     finally:
         _code, errors = running.stop()
     assert "Traceback" not in errors
