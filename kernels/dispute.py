@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bitwitness.kernels import footprint
+from bitwitness.kernels import footprint, trace
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
-from bitwitness.kernels.program import Buffer, Call, Executor, ProgramBuilder
+from bitwitness.kernels.program import Buffer, Call, ProgramBuilder
 from bitwitness.kernels.stepwise import all_buffers, run_calls
-from bitwitness.kernels.trace import apply_action, empty_slots
 from bitwitness.kernels.trace_file import CHUNK_BYTES, DTYPES, Array, Slot, TraceFile, bits
 
 
@@ -46,12 +45,12 @@ def extract(
 
 def _before(file: TraceFile, run: int, call: int, threads: int) -> tuple[tuple[Call, ...], dict[str, Array]]:
     """The calls of a run, and all buffers of its program as they are before one of them."""
-    executors = [Executor(program, threads) for program in file.programs]
-    slots = empty_slots(file)
+    executors = trace.executors(file, threads)
+    slots = trace.empty_slots(file)
     runs = 0
     for action in file.actions:
         if "run" not in action:
-            apply_action(file, action, slots)
+            trace.apply_action(file, action, slots)
             continue
         program = file.programs[action["run"]]
         arrays = {b.name: slots[name] for b, name in zip(program.external, action["with"], strict=True)}

@@ -24,6 +24,8 @@ from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Executor
 from bitwitness.kernels.trace_file import DTYPES, Array, TraceFile, canonical
 
+_MOST_LEAVES = 1 << 22
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -115,6 +117,8 @@ def outline(file: TraceFile) -> list[Place]:
                             view = call.operands[position]
                             places.append(Place(number, "", runs, index, position, call.op, view))
                 runs += 1
+            if len(places) > _MOST_LEAVES:
+                raise KernelError(f"the script has more than {_MOST_LEAVES} leaves")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise KernelError(f"the script is malformed: {error!r}") from error
     return places
@@ -128,7 +132,7 @@ def run(file: TraceFile, threads: int) -> Trace:
 class _Run:
     def __init__(self, file: TraceFile, threads: int) -> None:
         self.file = file
-        self.executors = [Executor(program, threads) for program in file.programs]
+        self.executors = executors(file, threads)
         self.slots = empty_slots(file)
         self.leaves: list[dict[str, Any]] = [script_leaf(file)]
         self.chunks: dict[int, tuple[bytes, ...]] = {}
@@ -185,6 +189,14 @@ class _Run:
         self.committed[action["label"]] = found
         if action.get("expected", found["root"]) != found["root"]:
             raise KernelError(f"{action['label']}: root {found['root']}, expected {action['expected']}")
+
+
+def executors(file: TraceFile, threads: int) -> list[Executor]:
+    """One for each program. Raises KernelError where they take more memory than there is."""
+    try:
+        return [Executor(program, threads) for program in file.programs]
+    except MemoryError as error:
+        raise KernelError("the file's programs take more memory than this machine has") from error
 
 
 def script_leaf(file: TraceFile) -> dict[str, Any]:

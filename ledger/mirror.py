@@ -143,7 +143,7 @@ class Mirror:
         """Hold the checkpoint against the newest one seen; remember it if it extends that. Raises ForkFound."""
         path = self.folder / SEEN
         if path.exists():
-            seen_text = path.read_text(encoding="utf-8")
+            seen_text = path.read_bytes().decode("utf-8", "replace")
             seen, _note = self._open_head(ledger, seen_text)
             if head.size == seen.size and head.root != seen.root:
                 self._fork(f"two roots for {head.size} entries", fork.two_roots(seen_text, text))

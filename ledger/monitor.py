@@ -82,7 +82,7 @@ def _new_keys(mirror: Mirror, ledger: Ledger, accept: bool) -> list[Alarm]:
     path = mirror.folder / KNOWN
     found = {row["keyid"]: row for row in enrolled_keys(ledger)}
     first = not path.exists()
-    known = set() if first else set(path.read_text(encoding="ascii").split())
+    known = set() if first else set(path.read_bytes().decode("ascii", "replace").split())
     if first or accept:
         write_whole(path, "".join(f"{keyid}\n" for keyid in sorted(known | found.keys())).encode("ascii"))
         return []

@@ -118,6 +118,10 @@ def _export_data(project: Project, ledger: Ledger, root: str, folder: Path) -> i
         return None
     with source:
         manifest: dict[str, Any] = jcs.parse(source.read(MANIFEST_LIMIT))
+    if not isinstance(manifest.get("files"), list) or not all(
+        isinstance(f, dict) and "name" in f for f in manifest["files"]
+    ):
+        raise BitwitnessError(f"the dataset with root {root[:16]}… has a damaged {MANIFEST}; build it again")
     files: list[dict[str, Any]] = []
     for name in _INDEX_FILES:
         size = _copy(project, ledger, DataAddress(root, name), folder)

@@ -7,6 +7,7 @@ verifier gives them. What could not be checked is never shown as passed.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -69,7 +70,7 @@ def sarif(checks: Sequence[Check], target: str, code: int) -> str:
                 "kind": kind,
                 "level": "error" if kind == "fail" else "none",
                 "message": {"text": plain(check["detail"])},
-                "locations": [{"physicalLocation": {"artifactLocation": {"uri": quote(target)}}}],
+                "locations": [{"physicalLocation": {"artifactLocation": {"uri": quote(os.fsencode(target))}}}],
             }
         )
     run = {

@@ -18,6 +18,7 @@ from bitwitness.ledger.envelope import Envelope, open_envelope
 from bitwitness.ledger.errors import (
     BitwitnessError,
     EntryError,
+    FormatError,
     FoundWrong,
     ProofError,
     SignatureError,
@@ -127,7 +128,7 @@ def open_entries(logged: Sequence[LoggedEntry], head: Checkpoint) -> list[Entry]
         try:
             envelope = open_envelope(raw)
             kind = check(envelope.statement)
-        except EntryError as error:
+        except FormatError as error:
             raise EvidenceRefused(f"entry {item.index}: {error}") from error
         twin = payloads.setdefault(envelope.payload, item.index)
         if twin != item.index:

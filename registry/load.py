@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class NotVerified(BitwitnessError):
     """A model that did not pass the gate. ``reasons`` has a line per check; exit 1 if something is wrong, else 2."""
 
+    longest = 8000
+
     def __init__(self, path: Path, reasons: list[str], code: int) -> None:
         super().__init__(f"{path} is not verified: {'; '.join(reasons)}")
         self.path = path

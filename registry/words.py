@@ -35,6 +35,8 @@ _POLICY_LIMIT = 1 << 20
 class NotPromoted(BitwitnessError):
     """The version does not pass the policy that its alias asks for; nothing was signed."""
 
+    longest = 8000
+
     def __init__(self, version: Version, alias: str, held: str | None, policy: Path, why: list[str], code: int) -> None:
         so = f"{alias} is not set" if held is None else f"{alias} stays at {held}"
         super().__init__(f"{version} does not pass {policy}, so {so}: {'; '.join(why)}")

@@ -107,7 +107,7 @@ class CapturedModel:
 
     @cached_property
     def matrices(self) -> dict[str, Place]:
-        return {name: self.layout.span(*names) for name, names in self.products.items()}
+        return {name: _span(self.layout, names) for name, names in self.products.items()}
 
 
 def _widths(graph: Graph) -> dict[int, int]:
@@ -161,6 +161,13 @@ def _layout(graph: Graph) -> Layout:
     if sum(math.prod(p.shape) for p in graph.parameters) > _MOST:
         raise GraphError("the model has more parameters than any machine holds")
     return Layout.of((name, known[name].shape, known[name].initial) for name in order)
+
+
+def _span(layout: Layout, names: tuple[str, ...]) -> Place:
+    try:
+        return layout.span(*names)
+    except ValueError as error:
+        raise GraphError(str(error)) from None
 
 
 class _Gradients:
@@ -317,7 +324,7 @@ class _Placing:
     def _in(self, slot: Slot, spec: Operand) -> Buffer:
         shape = self._size(slot.shape)
         if isinstance(slot.read, tuple):
-            place = self._span(slot.read)
+            place = _span(self.model.layout, slot.read)
             return self._seen(self.params, place.offset, shape, place.size, spec)
         if isinstance(slot.read, str):
             buffer = self._input(slot.read)
@@ -389,12 +396,6 @@ class _Placing:
         if not isinstance(zero, int) or zero in self.values:
             raise GraphError("the sum of a gradient does not begin at 0")
         return self.b.view(self.external[name], offset, shape)
-
-    def _span(self, names: tuple[str, ...]) -> Place:
-        try:
-            return self.model.layout.span(*names)
-        except ValueError as error:
-            raise GraphError(str(error)) from None
 
     def _input(self, name: str) -> Buffer:
         if name not in self.external:

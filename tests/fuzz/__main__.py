@@ -54,6 +54,7 @@ def fuzz(name: str, amount: list[str]) -> None:
             "-rss_limit_mb=2048",
             "-timeout=10",
             "-verbosity=0",
+            "-print_final_stats=1",
         ]
         atheris.Setup([sys.argv[0], *limits, str(corpus)], target)
         atheris.Fuzz()

@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bitwitness.kernels import dispute, trace
+from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.graph_rules import GraphError
+from bitwitness.kernels.program import ProgramBuilder
+from bitwitness.kernels.trace_file import Slot, TraceFile
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import document_digest, document_leaf, tree
 from bitwitness.registry import tokenizer_files
@@ -22,7 +27,7 @@ from bitwitness.trainer.data.errors import DatasetDamaged
 from bitwitness.trainer.data.index import DocumentIndex, DocumentRecord
 from bitwitness.trainer.data.manifest import Manifest
 from bitwitness.trainer.data.tokenizer import TokenizerInfo
-from tests.hostile.readers import SIGNERS
+from tests.hostile.readers import FORMATS, SIGNERS
 from tests.ledger import conftest as ledger_examples
 from tests.registry import project_fixture
 from tests.registry.forge import Forge
@@ -151,3 +156,30 @@ def test_aliases_are_found_in_one_pass() -> None:
     found = Signed(12, None, releases, words).aliases()  # type: ignore[arg-type]
     assert [name for _, name in found] == ["n0", *(f"n{i}" for i in range(2, 9))]
     assert found["m", "n0"].index == 9
+
+
+def test_a_script_of_more_than_any_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = ProgramBuilder()
+    builder.call("fill", builder.buffer("t", (2**40,)), value=0.5)
+    builder.call("fill", builder.buffer("y", (4,), kind="output"), value=0.5)
+    file = TraceFile(slots=[Slot("y", "F32", (4,))], programs=[builder.build()])
+    for call in (lambda: trace.run(file, 1), lambda: dispute.extract(file, 0, 1, "y", 0, {})):
+        with pytest.raises(KernelError, match="more memory than this machine has"):
+            call()
+    small = ProgramBuilder()
+    y = small.buffer("y", (1,), kind="output")
+    small.call("fill", y, value=0.5)
+    many = TraceFile(programs=[small.build()], actions=[{"run": 0, "with": ["y"]}] * 2000)
+    monkeypatch.setattr(trace, "_MOST_LEAVES", 1999)
+    with pytest.raises(KernelError, match="leaves"):
+        trace.outline(many)
+
+
+def test_a_captured_model_that_stacks_a_parameter_upon_itself(tmp_path: Path) -> None:
+    reader = FORMATS["captured model"](tmp_path)
+    (data,) = reader.specimens
+    reader.read(data)
+    stacked = data.replace(b'["head.weight"]', b'["head.weight","head.weight"]')
+    assert stacked != data
+    with pytest.raises(GraphError, match="adjacent"):
+        reader.read(stacked)

@@ -13,7 +13,7 @@ import pytest
 
 from bitwitness.ledger import cli, fork, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong, NoteError
 from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.mirror import ForkFound, Mirror, NotWhatWasSigned, WentBack
 from bitwitness.ledger.monitor import watch
@@ -384,6 +384,16 @@ def test_alarms(log: Log, mirror: Mirror, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["alarms"] == []
     assert cli.main(["monitor", str(log.tiles), str(mirror.folder), "--max-age", "1"]) == 1
     assert cli.main(["monitor", "http://127.0.0.1:9/", str(mirror.folder)]) == 2
+
+
+def test_what_was_remembered_and_is_damaged(log: Log, mirror: Mirror) -> None:
+    with Remote(str(log.tiles)) as remote:
+        watch(mirror, remote)
+        (mirror.folder / "known-keys").write_bytes(b"\xff\xfe")
+        assert {item.name for item in watch(mirror, remote).alarms} == {"new-key"}
+        (mirror.folder / "seen.checkpoint").write_bytes(b"\xff\xfe")
+        with pytest.raises(NoteError):
+            mirror.update(remote)
 
 
 def test_folders_that_are_no_mirrors(log: Log, tmp_path: Path) -> None:

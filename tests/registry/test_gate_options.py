@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import jcs, reports
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.registry import bundle, load_file, load_verified, words
@@ -536,3 +536,10 @@ def test_a_summary_is_signed_by_who_ran_the_gate(
     auditor.public.verify(base64.b64decode(said["sig"]), pae)
     with registered.project.open_ledger(writable=True) as ledger, pytest.raises(BitwitnessError):
         ledger.append([path.read_bytes().strip()])  # no verdict passes for an entry
+
+
+def test_a_report_of_a_path_that_is_no_text() -> None:
+    check = {"name": "a", "ok": None, "detail": "\ud800\x00\u2028"}
+    for text in (reports.junit([check], "\udcff"), reports.sarif([check], "\udcff", 2)):
+        assert text.encode("ascii") and text.replace("\n", "").isprintable()
+    ElementTree.fromstring(reports.junit([check], "\udcff"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import transport
+from bitwitness.ledger import jcs, transport
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.mirror import NotWhatWasSigned, WentBack
@@ -230,3 +230,16 @@ def test_a_receipt_without_a_proof_ends_the_audit(
             audit(venue, "r", threads=1)
         assert server.requests.count("POST replay/entries") == 1  # no sample was drawn, no state fetched
         assert not any("/states/" in path for path in server.requests)
+
+
+def test_a_damaged_manifest_of_one_s_own_is_not_published(project: Project, tmp_path: Path) -> None:
+    manifest = project.data_dir / "text" / "manifest.json"
+    data = manifest.read_bytes()
+    try:
+        for files in (None, 5, [5], [{}]):
+            changed = {**jcs.parse(data), "files": files}
+            manifest.write_bytes(jcs.encode({name: value for name, value in changed.items() if value is not None}))
+            with project.open_ledger() as ledger, pytest.raises(BitwitnessError, match=r"damaged manifest.json"):
+                export_run(project, ledger, "r", tmp_path / "export")
+    finally:
+        manifest.write_bytes(data)
