@@ -22,8 +22,9 @@ PARSERS = ("json", "entry", "fork", "note", "checkpoint", "proof", "policy", "re
 FORMATS = (
     *("statements", "proof extra", "drand round", "safetensors", "trust.toml", "run.toml", "recorded config"),
     *("llama config", "dataset manifest", "tokenizer.json", "parts", "captured model", "trace file", "trace record"),
-    *("provenance", "status", "model.sig", "tokenizer vocabulary"),
+    *("provenance", "status", "model.sig statement", "tokenizer vocabulary"),
 )
+"""Readers of tests/hostile/readers.py whose specimens are the same each time they are made."""
 TOGETHER = "formats"
 TARGETS = (*PARSERS, *FORMATS, TOGETHER)
 
