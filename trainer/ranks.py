@@ -17,6 +17,7 @@ Only rank 0 has keys and ledger. Numbers are added in the order of the tree and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from signal import SIGINT, SIGTERM
 from typing import Any
 
@@ -126,7 +127,9 @@ class Leader(Ranks):
     def end(self, outcome: str, signal: int | None) -> None:
         """Tell every rank how it ended, and that it is over."""
         self._ended = True
-        self._order({"end": outcome} | ({} if signal is None else {"signal": signal}))
+        for channel in self.channels.values():
+            with suppress(RankError):  # who is gone by now has done its part
+                channel.tell({"end": outcome} | ({} if signal is None else {"signal": signal}))
 
     def fail(self, error: BaseException) -> None:
         if not self._ended:

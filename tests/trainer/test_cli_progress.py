@@ -29,3 +29,4 @@ def test_the_hint_after_an_interruption_is_a_whole_command() -> None:
     hint = train._again(Path("my runs/run.toml"), "second")
     assert shlex.split(hint) == ["ledger", "train", "my runs/run.toml", "--name", "second", "--resume"]
     assert train._again(Path("run.toml"), None) == "ledger train run.toml --resume"
+    assert train._again(Path("run.toml"), None, 3) == "ledger train run.toml --resume --ranks 3"

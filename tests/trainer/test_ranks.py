@@ -36,6 +36,7 @@ from bitwitness.trainer.stop import Stop
 
 from .conftest import make_project, small_table
 from .own_models import GPT
+from .test_channel import connected
 
 SHARDS = 8
 
@@ -188,6 +189,13 @@ def test_a_killed_process_is_named_and_the_run_goes_on_without_it(
     assert all(process.poll() is not None for process in started)
     train(project, config, threads=1, resume=True)
     assert computed(project, "killed") == computed(project, "bfp")
+
+
+def test_a_rank_that_is_gone_when_all_is_done_is_not_missed() -> None:
+    ours, theirs = connected()
+    theirs.close()
+    ours.close()
+    Leader(2, SHARDS, {1: ours}, Stop()).end("completed", None)
 
 
 def test_a_process_that_cannot_begin_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

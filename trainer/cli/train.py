@@ -101,7 +101,7 @@ def _work(
         raise Stopped(f"stopped after step {worked.step}, as rank 0 did", worked.stopped_by or SIGINT)
 
 
-def _again(config: Path, name: str | None, ranks: int | None) -> str:
+def _again(config: Path, name: str | None, ranks: int | None = None) -> str:
     """The command that continues a run, as a shell takes it."""
     named = () if name is None else ("--name", name)
     shared = () if ranks is None else ("--ranks", str(ranks))
