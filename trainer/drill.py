@@ -20,7 +20,7 @@ from .data import BuildOptions, build
 from .drill_copy import DrillCopy, Link, read_line
 from .drill_faults import KINDS, Fault, FaultyRecordingWorkspace, FaultyStream, faulty_executors
 from .history import RunHistory, open_verified_run
-from .sample import Unit
+from .sample import Unit, select
 from .state import Control
 from .step_trace import record_traced, trace_step
 from .venue import LocalVenue
@@ -132,16 +132,19 @@ class _Drill:
 
     def _odds(self, copied: RunHistory, samples: int) -> tuple[bool, float, float]:
         """Whether the fault is always audited; the chance of one audit; how often draws meet it."""
-        end, step = copied.last_step, self.fault.step
+        end, step, marks = copied.last_step, self.fault.step, copied.marks()
 
         def holds(chosen: list[Unit]) -> bool:
             return any(unit.first <= step <= unit.last for unit in chosen)
 
-        always = copied.select(end, bytes(32), 0)
+        def drawn(seed: bytes, count: int) -> list[Unit]:
+            return select(copied.genesis, marks, end, seed, count)
+
+        always = drawn(bytes(32), 0)
         certain = holds(always)
         others = len(copied.units(end)) - len(always) + 1  # the initial state is no unit of those
         predicted = 1.0 if certain else min(1.0, samples / others)
-        met = sum(holds(copied.select(end, os.urandom(32), samples)) for _ in range(DRAWS))
+        met = sum(holds(drawn(os.urandom(32), samples)) for _ in range(DRAWS))
         return certain, predicted, met / DRAWS
 
     def _trace(self, copied: RunHistory, found: int) -> tuple[bool, list[str], tuple[str, ...]]:
