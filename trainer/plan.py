@@ -155,6 +155,8 @@ class _Probe:
     commit: float
     arena: int
     """Bytes that the program of one window holds for a time."""
+    taps: int
+    """Bytes of what the blocks of one window give, with gradients, which are kept for a whole shard."""
 
 
 class _Counting:
@@ -194,13 +196,14 @@ def _probe(config: RunConfig, threads: int, captured: StepPrograms | None) -> _P
         if whole > 5.0:
             break
     window, update, commit = (min(times) for times in zip(*spent, strict=True))
-    arena = workspace.programs.shard(1, taps=True).plan.size
-    return _Probe(workspace.layout.size, window, update + commit, commit, arena)
+    programs = workspace.programs
+    arena, taps = programs.shard(1, taps=True).plan.size, 4 * data.window * sum(programs.boundaries.values())
+    return _Probe(workspace.layout.size, window, update + commit, commit, arena, taps)
 
 
 def _memory(config: RunConfig, windows_at_once: int, probe: _Probe) -> int:
-    """Weights, moments, the gradients that a fold holds, and what the windows computed at a time keep."""
+    """Weights, moments, the gradients that a fold holds, what the windows computed at a time keep, and taps."""
     per_shard = config.data.windows_per_shard
     at_once = min(windows_at_once or per_shard, per_shard)
     folded = max(1, (config.data.shards - 1).bit_length()) + 1
-    return 4 * probe.parameters * (3 + folded) + at_once * probe.arena
+    return 4 * probe.parameters * (3 + folded) + at_once * probe.arena + per_shard * probe.taps

@@ -11,6 +11,7 @@ import pytest
 
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import Remote
@@ -21,7 +22,9 @@ from bitwitness.trainer.remote_venue import NotSent, RemoteVenue, WaitsForLog
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_config
+from .own_models import TINY
 from .served import serving, stranger
+from .test_user_model import own_config
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,22 @@ def test_a_stranger_audits_one_part(tmp_path: Path) -> None:
             there = venue(remote, tmp_path, bob, tmp_path / f"{outcome}-{content is None}.jsonl")
             report = audit(there, "r", steps=(2, 2), part="shard:0", threads=1)
         assert [item.outcome for item in report.units] == [outcome], report.units
+
+
+def test_a_stranger_audits_one_part_of_a_model_of_the_trainers_own(tmp_path: Path) -> None:
+    """Which parts there are, the captured program says, which is fetched."""
+    theirs = make_project(tmp_path / "theirs")
+    (theirs.root / "tiny.py").write_text(TINY)
+    train(theirs, own_config("tiny.py:Tiny", {"layers": 1}, steps=2, commit="parts"), threads=2)
+    bob = stranger(theirs, tmp_path / "alice")
+    with serving(theirs) as address, Remote(address) as remote:
+        there = venue(remote, tmp_path, bob)
+        for name in ("shard:1", "update:blocks.0.attn.q_proj.weight"):
+            report = audit(there, "r", steps=(2, 2), part=name, threads=1)
+            assert [(item.part, item.outcome) for item in report.units] == [(name, "match")]
+        with pytest.raises(BitwitnessError, match=r"--part update:blocks\.7"):
+            audit(there, "r", steps=(2, 2), part="update:blocks.7", threads=1)
+        assert audit(there, "r", uncovered=True, threads=1).result == "match"
 
 
 def test_the_command_of_a_stranger(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bitwitness.kernels.graph_rules import MOST_CALLS, GraphError
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import own_model
+from bitwitness.trainer import own_model, plan
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.captured import CapturedModel
 from bitwitness.trainer.config import ConfigError, RunConfig, config_from_ledger, parse_config
@@ -200,6 +201,15 @@ def test_any_values_may_be_called_boundaries(project: Project, precision: str) -
     assert steps(project, config, tapping, 1)[1] == expected
     taps = taps_of(project, config, tapping)
     assert all(np.isfinite(taps[f"shard/0/module/m{value}/output"]).all() for value in values)
+
+
+def test_a_plan_counts_what_audits_tap(project: Project) -> None:
+    """Outputs and gradients of blocks are kept for a shard, however many windows are computed at a time."""
+    config = own_config("gpt.py:GPT")
+    programs = own_model.load(project.root, config).programs
+    probe = plan._probe(programs.config, 1, programs)
+    assert probe.taps == 4 * 24 * 32 * (2 * len(GPT_BLOCKS) - 1)
+    assert plan._memory(config, 1, probe) == plan._memory(config, 1, replace(probe, taps=0)) + 2 * probe.taps
 
 
 def test_every_call_names_its_module(project: Project) -> None:
