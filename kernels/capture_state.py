@@ -60,7 +60,6 @@ class _Seen:
             f"self.{name}.{key}" if name else f"self.{key}": value
             for name, module in model.named_modules()
             for key, value in _plain_of(vars(module)).items()
-            if key != "training"
         }
         self.globals = _plain_of(getattr(type(model).forward, "__globals__", {}))
         self.generators = {

@@ -192,6 +192,8 @@ def test_what_is_no_model(tmp_path: Path, body: str, message: str) -> None:
         ("x = x + x if numpy.random.rand() < 1e-9 else x", "forward draws from the generator of numpy.random"),
         ("self.count += 1", r"forward changes self\.count: a step does the same"),
         ("number(x)", "forward changes CALLS"),
+        ("self.eval()", r"forward changes self\.(?:\w+\.)*training"),
+        ("self.drop.train()", r"forward changes self\.drop\.training"),
         (
             "self._modules['up'], self._modules['down'] = self.down, self.up",
             "forward changes the modules or parameters",
