@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.program import Buffer, Kind, Program, ProgramBuilder
 
 from .config import Model, RunConfig
@@ -121,6 +122,8 @@ class QuantisedMatrix:
     """
 
     def __init__(self, b: ProgramBuilder, name: str, slot: Slot, kind: Kind) -> None:
+        if len(slot.shape) != 2:  # a captured model may read any parameter as one
+            raise KernelError(f"{name} is multiplied with as a matrix, and has {len(slot.shape)} dimensions")
         outputs, inputs = slot.shape
         self.a = b.buffer(name + ".a", (inputs,), "I32", kind)
         self.q, self.s = operand(b, name, outputs, -(-inputs // BLOCK), kind)

@@ -11,7 +11,6 @@ import pytest
 
 from bitwitness.kernels import dispute, trace
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.graph_rules import GraphError
 from bitwitness.kernels.program import ProgramBuilder
 from bitwitness.kernels.trace_file import Slot, TraceFile
 from bitwitness.ledger import merkle
@@ -175,11 +174,20 @@ def test_a_script_of_more_than_any_machine_holds(monkeypatch: pytest.MonkeyPatch
         trace.outline(many)
 
 
-def test_a_captured_model_that_stacks_a_parameter_upon_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ((b'["head.weight"]', b'["head.weight","head.weight"]'), "adjacent"),
+        ((b'"name":"head.weight","shape":[9,8]', b'"name":"head.weight","shape":[72]'), "dimensions"),
+    ],
+)
+def test_a_captured_model_whose_parameters_are_no_matrices(
+    tmp_path: Path, change: tuple[bytes, bytes], says: str
+) -> None:
     reader = FORMATS["captured model"](tmp_path)
     (data,) = reader.specimens
     reader.read(data)
-    stacked = data.replace(b'["head.weight"]', b'["head.weight","head.weight"]')
-    assert stacked != data
-    with pytest.raises(GraphError, match="adjacent"):
-        reader.read(stacked)
+    changed = data.replace(*change)
+    assert changed != data
+    with pytest.raises(KernelError, match=says):
+        reader.read(changed)
