@@ -7,6 +7,7 @@ audits were drawn from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from bitwitness.ledger.derivation_rules import sources_of
@@ -52,7 +53,8 @@ def list_models(project: Project) -> list[Json]:
 def show_model(project: Project, name: str) -> Json:
     """One version (names.py says how it is named) with what was said of it and what it derives from.
 
-    `lineages` holds, for its run and those of all releases that it derives from, parents, data, code, evals and audits.
+    `lineages` holds, for its run and those of all releases that it derives from, data, code, evals and audits, and the
+    runs that it goes back to with their audits.
     Raises NoSuchModel, WordsUnsound, AliasUnsound.
     """
     with project.open_ledger() as ledger:
@@ -64,7 +66,8 @@ def show_model(project: Project, name: str) -> Json:
                 "see `ledger fsck`"
             )
         said, runs = release.said, _runs(signed, release)
-        about = signed_names.said_of(ledger, signed, runs)
+        lines = {run: _line(ledger, run) for run in runs}
+        about = signed_names.said_of(ledger, signed, {leaf for line in lines.values() for leaf, _genesis in line})
         return {
             "model": found.model,
             "version": found.version,
@@ -81,7 +84,7 @@ def show_model(project: Project, name: str) -> Json:
             "dtype": said["dtype"],
             "files": said["files"],
             **_derivation(signed, release),
-            "lineages": [_lineage(ledger, run, releases, about[run]) for run, releases in runs.items()],
+            "lineages": [_lineage(ledger, lines[run], releases, about) for run, releases in runs.items()],
         }
 
 
@@ -99,22 +102,36 @@ def _runs(signed: Signed, release: Release) -> dict[str, list[Release]]:
     return runs
 
 
-def _lineage(ledger: Ledger, run: str, releases: list[Release], about: list[Said]) -> Json:
-    """Where the weights of a run's ``releases`` come from, up to the highest step; ``about`` is what was said of it."""
-    genesis = _predicate(ledger, run)
+def _lineage(
+    ledger: Ledger, line: list[tuple[str, Json]], releases: list[Release], about: Mapping[str, list[Said]]
+) -> Json:
+    """Where the weights of a run's ``releases`` come from, up to the highest step.
+
+    ``line`` are the run and those that it goes back to (_line), ``about`` is what was said of each.
+    """
+    run, genesis = line[0]
     last = max(releases, key=lambda release: int(release.said["step"])).said
     return {
         "run": {"name": genesis["name"], "id": run, "trainer": genesis["signer"]},
         "step": last["step"],
         "state": last["state"],
         "init": genesis["init"],
-        "parents": _parents(ledger, genesis["init"]),
+        "parents": [
+            {
+                "run": parent["name"],
+                "id": leaf,
+                "step": child["init"]["step"],
+                "init": parent["init"]["kind"],
+                "audits": _audits(ledger, about[leaf], leaf, parent),
+            }
+            for (_leaf, child), (leaf, parent) in pairwise(line)
+        ],
         "datasets": genesis["datasets"],
         "code": genesis["code"],
         "arithmetic": genesis["arithmetic"],
         "seed": genesis["seed"],
-        "evals": _evals(about, last["step"]),
-        "audits": _audits(ledger, about, run, genesis),
+        "evals": _evals(about[run], last["step"]),
+        "audits": _audits(ledger, about[run], run, genesis),
     }
 
 
@@ -178,13 +195,14 @@ def _derivation(signed: Signed, release: Release) -> Json:
     return {"derivation": {"rule": said["rule"], "sources": sources}}
 
 
-def _parents(ledger: Ledger, init: Mapping[str, Any]) -> list[Json]:
-    """The runs that this one goes back to, nearest first. Entries name only earlier ones, so the line ends."""
-    line = []
-    while init["kind"] == "parent":
-        genesis = _predicate(ledger, init["run"])
-        line.append({"run": genesis["name"], "id": init["run"], "step": init["step"], "init": genesis["init"]["kind"]})
-        init = genesis["init"]
+def _line(ledger: Ledger, run: str) -> list[tuple[str, Json]]:
+    """A run and those that it goes back to, nearest first: id and what the genesis says.
+
+    Entries name only earlier ones, so the line ends.
+    """
+    line = [(run, _predicate(ledger, run))]
+    while (init := line[-1][1]["init"])["kind"] == "parent":
+        line.append((init["run"], _predicate(ledger, init["run"])))
     return line
 
 

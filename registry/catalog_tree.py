@@ -60,24 +60,29 @@ def _sources(derivation: Json) -> list[_Branch]:
 
 def _run(lineage: Json) -> _Branch:
     run = lineage["run"]
-    below = [f"began: {lineage['init']['kind']}, seed {lineage['seed']}"]
-    below += [
-        f"parent: run {item['run']} ({item['id'][:16]}…) at step {item['step']}, began: {item['init']}"
+    below = [
+        _Branch(
+            f"parent: run {item['run']} ({item['id'][:16]}…) at step {item['step']}, began: {item['init']}",
+            [_Branch(line) for line in _audit_lines(item["audits"])],
+        )
         for item in lineage["parents"]
     ]
-    below += [
+    said = [
         f"{item['role']}: {item['name']}, {item['dataset']['size']} documents, root {item['dataset']['root'][:16]}…"
         for item in lineage["datasets"]
     ]
-    below.append(f"code {lineage['code']['root'][:16]}…, {lineage['code']['size']} files")
-    below += [f"eval at step {e['step']} on {e['dataset']}: {e['mean']:.4f} nats per token" for e in lineage["evals"]]
-    below += [
+    said.append(f"code {lineage['code']['root'][:16]}…, {lineage['code']['size']} files")
+    said += [f"eval at step {e['step']} on {e['dataset']}: {e['mean']:.4f} nats per token" for e in lineage["evals"]]
+    said += _audit_lines(lineage["audits"])
+    began = _Branch(f"began: {lineage['init']['kind']}, seed {lineage['seed']}")
+    head = f"run {run['name']} ({run['id'][:16]}…), step {lineage['step']}, trainer {run['trainer'][:16]}…"
+    return _Branch(head, [began, *below, *(_Branch(line) for line in said)])
+
+
+def _audit_lines(audits: list[Json]) -> list[str]:
+    return [
         f"audit by {a['auditor'][:16]}…: {a['result']}, {a['steps']} steps, {a['basis']}"
         + "".join(f"; {word['result']} by {word['auditor'][:16]}…" for word in a.get("rechecks", ()))
         + (f"; does not count: {a['misdrawn']}" if "misdrawn" in a else "")
-        for a in lineage["audits"]
-    ]
-    if not lineage["audits"]:
-        below.append("no audit")
-    head = f"run {run['name']} ({run['id'][:16]}…), step {lineage['step']}, trainer {run['trainer'][:16]}…"
-    return _Branch(head, [_Branch(line) for line in below])
+        for a in audits
+    ] or ["no audit"]

@@ -16,6 +16,7 @@ from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
 from bitwitness.registry import bundle, completeness, derive, status_file, words
+from bitwitness.registry.catalog import show_model
 from bitwitness.registry.checks import Check
 from bitwitness.registry.lineage import LineageBroken
 from bitwitness.registry.policy import load_policy
@@ -95,6 +96,8 @@ def test_the_proof_shows_the_line(
     assert main(["model", "show", "child-lm/1"]) == 0
     shown = capsys.readouterr().out
     assert "parent: run middle" in shown and "at step 2, began: seeded" in shown
+    tree = re.sub(r"[0-9a-f]{16}…", "…", shown)
+    assert re.search(r"parent: run middle \(…\) at step 4, began: parent\n[ │]+└── audit by …: match, 2 steps", tree)
 
 
 def test_a_merge_of_a_run_and_one_that_it_goes_back_to(
@@ -170,6 +173,8 @@ def test_steps_before_the_fork_that_nobody_audited_are_missed(half_audited: Path
     """What was audited of the child alone says nothing of two thirds of the steps."""
     project = Project.find(half_audited)
     checks = gate(project, min_audited_fraction=1.0, min_audited_steps=5, min_auditors=1)
+    (shown,) = show_model(project, "child-lm/1")["lineages"]
+    assert [(parent["run"], len(parent["audits"])) for parent in shown["parents"]] == [("middle", 0), ("tiny", 1)]
     said = checks["audit"].detail
     assert checks["audit"].ok is False and said.startswith(
         "an audit is required, of each run that the weights come from"
