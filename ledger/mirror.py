@@ -3,36 +3,47 @@
 A mirror is a project folder without keys, so that `ledger verify`, `serve`, `prove` and `export` work on it:
 
 bitwitness.toml, ledger.db   the copy
-trust.toml                   whose log it is
-seen.checkpoint              the newest checkpoint that was found consistent; written before its entries are copied
+trust.toml                   whose log it is, where no policy is named
+seen.checkpoint              the newest checkpoint whose entries were all copied
+unserved/                    checkpoints that were signed and found no contradiction, but not all of their entries
 forks/                       evidence of forks, if any was found
+
+A checkpoint is in unserved/ before its entries are copied, and leaves it when they are all here. One that stays was
+signed over entries that the other side does not show: it is kept as evidence, and keeps nothing else out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import fork, merkle, tiles, tlog_proof
-from .checkpoint import Checkpoint, open_checkpoint
+from . import fork, merkle, tlog_proof
+from .checkpoint import Checkpoint
 from .derived import Conflict
-from .entries import check
 from .envelope import open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
-from .keys import PublicKey
-from .note import MAX_NOTE, Note, Verifier
-from .project import CONFIG, Project, config_text
-from .remote import NotThere, Remote
+from .followed_keys import FollowedKeys, NotWhatWasSigned, OtherPins, check_root_entry
+from .note import MAX_NOTE, Note
+from .project import CONFIG, TRUST, Project, config_text
+from .regular_file import read_regular
+from .remote import NotThere, Remote, RemoteError
+from .remote_tiles import RemoteTiles
 from .run_tail import RunForked
 from .store import Ledger
 from .tile_export import write_whole
-from .tiles import Tile
-from .trust import load_trust, witness_line
+from .tiles import WIDTH, TileError
+from .trust import Trust, load_trust, witness_line
 
 SEEN = "seen.checkpoint"
+UNSERVED = "unserved"
 FORKS = "forks"
+_MAX_UNSERVED = 100
+"""So many are kept: whoever signs more of them is known by then."""
+
+__all__ = ["ForkFound", "Kept", "Mirror", "NotServed", "NotWhatWasSigned", "OtherPins", "Update", "WentBack"]
 
 
 class ForkFound(FoundWrong):
@@ -41,10 +52,6 @@ class ForkFound(FoundWrong):
     def __init__(self, reason: str, path: Path) -> None:
         super().__init__(f"FORK: {reason}; evidence in {path}")
         self.path = path
-
-
-class NotWhatWasSigned(FoundWrong):
-    """The other side's tiles or entries are not those of its own checkpoint."""
 
 
 class WentBack(BitwitnessError):
@@ -56,9 +63,39 @@ class WentBack(BitwitnessError):
         self.seen = seen
 
 
+class NotServed(RemoteError):
+    """The other side signed entries that it does not serve. `path` is the checkpoint."""
+
+    def __init__(self, url: str, size: int, here: int, reason: str, path: Path) -> None:
+        super().__init__(
+            url,
+            f"signed a checkpoint of {size} entries and does not serve them ({reason}); {here} are here. Ask its owner"
+            f" for them; the checkpoint is kept in {path}",
+        )
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that the log signed, kept in `path`. As text: what to do about one of unserved/."""
+
+    head: Checkpoint
+    text: str
+    path: Path
+
+    def __str__(self) -> str:
+        return (
+            f"the log signed a checkpoint of {self.head.size} entries, too, and shows fewer now: ask its owner"
+            f" for them; if they do not exist, its key was misused, and {self.path} proves it"
+        )
+
+
 @dataclass(frozen=True)
 class Update:
-    """What one round brought: sizes of the copy before and after, and the opened checkpoint."""
+    """What one round brought: sizes of the copy before and after, and the opened checkpoint.
+
+    `unserved` are checkpoints that the log signed before, over entries that it does not show now.
+    """
 
     before: int
     size: int
@@ -66,6 +103,7 @@ class Update:
     note: Note
     witnessed: bool | None
     assurance: str
+    unserved: tuple[Kept, ...] = ()
 
 
 class Mirror:
@@ -74,23 +112,26 @@ class Mirror:
     def __init__(self, folder: Path, policy: Path | None = None) -> None:
         """Make the folder if it is missing; `policy`, a trust.toml, is needed then and kept.
 
-        Raises BitwitnessError, TrustError.
+        Later a policy that is named counts in place of the kept one, and must pin the same log. Raises BitwitnessError,
+        TrustError.
         """
-        self.folder = folder
-        if (folder / CONFIG).exists() and not (folder / SEEN).exists() and not (folder / "trust.toml").exists():
+        self.folder, kept = folder, folder / TRUST
+        made = (folder / CONFIG).exists()
+        if made and not (folder / SEEN).exists() and not kept.exists():
             raise BitwitnessError(f"{folder} is a project of its own; give an empty folder")
-        if not (folder / CONFIG).exists():
-            if policy is None:
-                raise BitwitnessError("whose log is it? give --policy trust.toml, with the log's and the root's key")
-            load_trust(policy)
-            folder.mkdir(parents=True, exist_ok=True)
-            if policy.resolve() != (folder / "trust.toml").resolve():
-                shutil.copyfile(policy, folder / "trust.toml")
-            write_whole(folder / CONFIG, config_text().encode("utf-8"))
-        self.project = Project.find(folder)
-        if self.project.keys_dir.exists():
+        if made and Project.find(folder).keys_dir.exists():
             raise BitwitnessError(f"{folder} has keys of its own and is no mirror; give another folder")
-        self.trust = load_trust(policy or self.project.trust_path)
+        if policy is None and not kept.exists():
+            raise BitwitnessError("whose log is it? give --policy trust.toml, with the log's and the root's key")
+        self.trust = load_trust(policy or kept)
+        if policy is not None and kept.exists():
+            _check_pins(folder, load_trust(kept), policy, self.trust)
+        elif policy is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(policy, kept)
+        if not made:
+            write_whole(folder / CONFIG, config_text().encode("utf-8"))
+        self.project = replace(Project.find(folder), named_policy=None if policy is None else policy.absolute())
 
     def open(self) -> Ledger:
         """The copy, open for writing; made if it is missing."""
@@ -98,108 +139,171 @@ class Mirror:
         ledger = Ledger.open(path, writable=True) if path.exists() else Ledger.create(path, self.trust.origin)
         if ledger.origin != self.trust.origin:
             ledger.close()
-            raise BitwitnessError(f"{path} is a copy of {ledger.origin}, not of {self.trust.origin}")
+            raise OtherPins(f"{path} is a copy of {ledger.origin}, not of {self.trust.origin}; give an empty folder")
         return ledger
 
     def update(self, remote: Remote) -> Update:
-        """Take in what is new. Raises ForkFound, NotWhatWasSigned, WentBack, RemoteError, and notes' errors."""
-        text = remote.get("checkpoint", MAX_NOTE).decode("utf-8", "replace")
+        """Take in what is new. Raises ForkFound, NotWhatWasSigned, WentBack, OtherPins, NotServed, RemoteError, and
+        notes' errors.
+        """
+        shown = remote.get("checkpoint", MAX_NOTE)
         with self.open() as ledger:
-            head, note = self._open_head(ledger, text)
+            texts = self._read_unserved()
+            keys = FollowedKeys(self.trust, ledger, (*texts.values(), shown))
+            known = self._newest(keys, ledger)
+            claims = [Kept(self._reopen(keys, text, path), text, path) for path, text in texts.items()]
+            head, note = keys.open(shown, remote.url)
+            text = note.format()
             witnessed, assurance = witness_line(self.trust.witnesses, note)
             if witnessed is False:
                 raise NotWhatWasSigned(f"its checkpoint of {head.size} entries is {assurance}")
-            source = _Tiles(remote, head)
-            self._compare_with_seen(ledger, text, head, source)
-            before = ledger.size
-            self._copy(ledger, text, head, source)
-            if ledger.size == head.size:
-                ledger.keep_checkpoint(text)
-            return Update(before, ledger.size, head, note, witnessed, assurance)
+            if known is not None:
+                self._hold_against(ledger, known, text, head)
+            before, source = ledger.size, RemoteTiles(remote, head)
+            try:
+                for other in (*claims, *(() if known is None else (known,))):
+                    self._compare(remote, source, other, text, head)
+                if known is None or head.size > known.head.size:
+                    self._remember(claims, text, head)
+                self._copy(ledger, text, head, source)
+            except NotThere as error:
+                path = self._remember(claims, text, head)
+                raise NotServed(remote.url, head.size, ledger.size, error.reason, path) from None
+            # What was copied may have ended the key that signed, or enrolled another one.
+            keys = FollowedKeys(self.trust, ledger, (*texts.values(), text))
+            head, note = keys.open(text, remote.url)
+            self._settle(keys, ledger, text, head)
+            unserved = tuple(claim for claim in claims if claim.head.size > head.size)
+            return Update(before, ledger.size, head, note, witnessed, assurance, unserved)
 
     def verify_proof(self, proof: tlog_proof.Proof, leaf_hash: bytes) -> None:
-        """Whether an entry is under a checkpoint of the log. Raises NotWhatWasSigned, ProofError and notes' errors."""
+        """Whether an entry is under a checkpoint of the log.
+
+        Raises NotWhatWasSigned, OtherPins, ProofError, RemoteError and notes' errors.
+        """
         with self.open() as ledger:
-            head, _note = self._open_head(ledger, proof.checkpoint_note)
+            texts = self._read_unserved().values()
+            keys = FollowedKeys(self.trust, ledger, (*texts, proof.checkpoint_note))
+            head, _note = keys.open(proof.checkpoint_note, "the proof of the entry")
         merkle.verify_inclusion(proof.index, head.size, leaf_hash, proof.hashes, head.root)
 
-    def _open_head(self, ledger: Ledger, text: str) -> tuple[Checkpoint, Note]:
-        """Verify a checkpoint with the pinned log key and those by which the root replaced it."""
-        until: dict[bytes, int | None] = {self.trust.log.key.raw: None}
-        query = (
-            "SELECT public, (SELECT min(from_index) FROM key_revocations WHERE key = keys.entry)"
-            " FROM keys WHERE role = 'log'"
-        )
-        for public, end in ledger.connection.execute(query):
-            until[bytes.fromhex(public)] = end
-        verifiers = [Verifier(self.trust.origin, PublicKey(raw)) for raw in until]
-        head, note = open_checkpoint(text, verifiers, self.trust.origin, self.trust.cosigners)
-        ends = [until[item.verifier.key.raw] for item in note.verified if item.verifier in verifiers]
-        if all(end is not None and head.size > end for end in ends):
-            raise NotWhatWasSigned(f"its checkpoint of {head.size} entries is signed by a log key that has ended")
-        return head, note
+    # What was seen before ---------------------------------------------------------------------------------
 
-    def _compare_with_seen(self, ledger: Ledger, text: str, head: Checkpoint, source: _Tiles) -> None:
-        """Hold the checkpoint against the newest one seen; remember it if it extends that. Raises ForkFound."""
-        path = self.folder / SEEN
+    def _newest(self, keys: FollowedKeys, ledger: Ledger) -> Kept | None:
+        """The newest checkpoint whose entries were all copied, as the folder or the ledger file remembers it."""
+        path, found = self.folder / SEEN, list[Kept]()
+        stored = ledger.latest_checkpoint()
+        if stored is not None:
+            try:
+                found.append(Kept(keys.reopen(stored), stored, ledger.path))
+            except BitwitnessError as error:
+                raise OtherPins(
+                    f"{ledger.path} holds a checkpoint that no log key of the policy signed ({error}); give an empty"
+                    " folder"
+                ) from None
         if path.exists():
-            seen_text = path.read_bytes().decode("utf-8", "replace")
-            seen, _note = self._open_head(ledger, seen_text)
-            if head.size == seen.size and head.root != seen.root:
-                self._fork(f"two roots for {head.size} entries", fork.two_roots(seen_text, text))
-            if head.size < seen.size:
-                self._compare_older(ledger, text, head, seen_text, seen)
-            if 0 < seen.size < head.size:
-                hashes = fork.prefix_hashes(seen.size, head.size, source.node)
-                old, new = fork.fold_prefix(seen.size, head.size, hashes)
-                if new != head.root:
-                    raise NotWhatWasSigned(f"its tiles do not hash to the root that it signed for {head.size} entries")
-                if old != seen.root:
-                    self._fork(
-                        f"its {head.size} entries do not begin with the {seen.size} that it signed before",
-                        fork.two_histories(seen_text, text, hashes),
-                    )
-            if head.size == seen.size and text == seen_text:
-                return
-        write_whole(path, text.encode("utf-8"))
+            text = _read_note(path)
+            found.append(Kept(self._reopen(keys, text, path), text, path))
+        return max(found, key=lambda item: item.head.size, default=None)
 
-    def _compare_older(self, ledger: Ledger, text: str, head: Checkpoint, seen_text: str, seen: Checkpoint) -> None:
+    def _read_unserved(self) -> dict[Path, str]:
+        folder = self.folder / UNSERVED
+        return {path: _read_note(path) for path in sorted(folder.glob("*.checkpoint"))}
+
+    def _reopen(self, keys: FollowedKeys, text: str, path: Path) -> Checkpoint:
+        try:
+            return keys.reopen(text)
+        except BitwitnessError as error:
+            raise _damaged(path, str(error)) from None
+
+    def _remember(self, claims: list[Kept], text: str, head: Checkpoint) -> Path:
+        """Keep a checkpoint before its entries are here."""
+        folder = self.folder / UNSERVED
+        path = folder / f"{head.size}-{head.root.hex()[:16]}.checkpoint"
+        if path.exists() or len(claims) < _MAX_UNSERVED:
+            write_whole(path, text.encode("utf-8"))
+        return path
+
+    def _settle(self, keys: FollowedKeys, ledger: Ledger, text: str, head: Checkpoint) -> None:
+        """Keep the checkpoint, all of whose entries are here now, and before it those that were waiting for them."""
+        reached = [
+            (one.size, path, waiting)
+            for path, waiting in self._read_unserved().items()
+            if (one := self._reopen(keys, waiting, path)).size <= head.size
+        ]
+        for _size, _path, waiting in sorted(reached):
+            with suppress(FoundWrong):
+                earlier, _note = keys.open(waiting, "")
+                latest = ledger.latest_checkpoint(earlier.size)
+                if latest is None and earlier.size < head.size:
+                    ledger.keep_checkpoint(waiting)
+        ledger.keep_checkpoint(text)
+        write_whole(self.folder / SEEN, text.encode("utf-8"))
+        for _size, path, _waiting in reached:
+            path.unlink()
+
+    def _hold_against(self, ledger: Ledger, known: Kept, text: str, head: Checkpoint) -> None:
+        """Refuse a checkpoint that is older than the newest one followed. Raises ForkFound, WentBack."""
+        seen = known.head
+        if head.size >= seen.size:
+            return
         if head.size > 0 and seen.size <= ledger.size and ledger.root(head.size) != head.root:
             hashes = fork.prefix_hashes(head.size, seen.size, ledger.node)
             self._fork(
                 f"{seen.size} entries that it signed do not begin with the {head.size} that it shows now",
-                fork.two_histories(text, seen_text, hashes),
+                fork.two_histories(text, known.text, hashes),
             )
         raise WentBack(head.size, seen.size)
 
-    def _copy(self, ledger: Ledger, text: str, head: Checkpoint, source: _Tiles) -> None:
-        """Append the entries up to the checkpoint, once their leaf hashes are known to be the signed tree's."""
-        start = ledger.size
-        if start >= head.size:
-            return
-        tree = merkle.Frontier.load(start, ledger.node)
-        spans = [
-            tiles.tile_at(0, index, head.size) for index in range(start // tiles.WIDTH, -(-head.size // tiles.WIDTH))
-        ]
-        hashes = [source.fetch(tile) for tile in spans]
-        for tile, data in zip(spans, hashes, strict=True):
-            for leaf in tiles.decode_hashes(data, tile.width)[max(0, start - tile.start) :]:
-                tree.append(leaf)
-        if tree.root() != head.root:
-            raise NotWhatWasSigned(f"its leaf hashes do not give the root that it signed for {head.size} entries")
-        for tile, data in zip(spans, hashes, strict=True):
-            bundle = Tile(None, tile.index, tile.width)
-            entries = tiles.decode_bundle(source.fetch(bundle), bundle.width)
-            for number, (entry, leaf) in enumerate(
-                zip(entries, tiles.decode_hashes(data, tile.width), strict=True), tile.start
-            ):
-                if merkle.leaf_hash(entry) != leaf:
-                    raise NotWhatWasSigned(f"entry {number} in its bundle is not the one that it signed")
-            self._append(ledger, text, head, source, entries[max(0, start - tile.start) :])
+    def _compare(self, remote: Remote, source: RemoteTiles, other: Kept, text: str, head: Checkpoint) -> None:
+        """Hold the checkpoint that is shown against one that was seen before. Raises ForkFound.
 
-    def _append(self, ledger: Ledger, text: str, head: Checkpoint, source: _Tiles, entries: list[bytes]) -> None:
-        if ledger.size == 0:
-            self._check_first(entries[0])
+        What is proven against one of unserved/ is in forks/ from then on, and there no longer.
+        """
+        size = other.head.size
+        if size == head.size and other.head.root != head.root:
+            self._fork(f"two roots for {size} entries", fork.two_roots(other.text, text), other.path)
+        if 0 < size < head.size:
+            hashes = fork.prefix_hashes(size, head.size, source.node)
+            if fork.fold_prefix(size, head.size, hashes)[0] != other.head.root:
+                self._fork(
+                    f"its {head.size} entries do not begin with the {size} that it signed before",
+                    fork.two_histories(other.text, text, hashes),
+                    other.path,
+                )
+        if 0 < head.size < size:
+            try:
+                hashes = fork.prefix_hashes(head.size, size, RemoteTiles(remote, other.head).node)
+            except (RemoteError, NotWhatWasSigned, TileError):
+                return  # it does not serve that tree, which stays to be explained
+            if fork.fold_prefix(head.size, size, hashes)[0] != head.root:
+                self._fork(
+                    f"{size} entries that it signed do not begin with the {head.size} that it shows now",
+                    fork.two_histories(text, other.text, hashes),
+                    other.path,
+                )
+
+    # Copying ----------------------------------------------------------------------------------------------
+
+    def _copy(self, ledger: Ledger, text: str, head: Checkpoint, source: RemoteTiles) -> None:
+        """Append the entries up to the checkpoint, tile by tile, each once it is known to be the signed tree's."""
+        start = ledger.size
+        shared = min(start, head.size)
+        if shared:
+            same = head.root
+            if shared < head.size:
+                same, _ = fork.fold_prefix(shared, head.size, fork.prefix_hashes(shared, head.size, source.node))
+            if ledger.root(shared) != same:
+                raise NotWhatWasSigned(
+                    f"its {head.size} entries do not begin with the {shared} of it that are in {ledger.path}"
+                )
+        for index in range(start // WIDTH, -(-head.size // WIDTH)):
+            entries = source.entries(index)
+            self._append(ledger, text, head, source, entries[max(0, start - index * WIDTH) :])
+
+    def _append(self, ledger: Ledger, text: str, head: Checkpoint, source: RemoteTiles, entries: list[bytes]) -> None:
+        if ledger.size == 0 and not check_root_entry(entries[0], self.trust):
+            raise NotWhatWasSigned("its first entry does not enrol the root key that the policy pins")
         try:
             ledger.append(entries)
         except (RunForked, EntryError, Conflict, FoundWrong):
@@ -212,13 +316,8 @@ class Mirror:
                 except (EntryError, Conflict, FoundWrong) as error:
                     raise NotWhatWasSigned(f"entry {ledger.size}, which it signed, is not valid: {error}") from None
 
-    def _check_first(self, entry: bytes) -> None:
-        envelope = open_envelope(entry)
-        if check(envelope.statement).name != "key" or envelope.keyid != self.trust.root.keyid:
-            raise NotWhatWasSigned("its first entry does not enrol the root key that the policy pins")
-
     def _run_forked(
-        self, ledger: Ledger, text: str, head: Checkpoint, source: _Tiles, entry: bytes, error: RunForked
+        self, ledger: Ledger, text: str, head: Checkpoint, source: RemoteTiles, entry: bytes, error: RunForked
     ) -> None:
         first = next(
             index
@@ -235,28 +334,31 @@ class Mirror:
             fork.two_entries(text, placed),
         )
 
-    def _fork(self, reason: str, evidence: bytes) -> None:
+    def _fork(self, reason: str, evidence: bytes, proven: Path | None = None) -> None:
         path = self.folder / FORKS / f"{hashlib.sha256(evidence).hexdigest()[:16]}.fork.json"
         write_whole(path, evidence + b"\n")
+        if proven is not None and proven.parent == self.folder / UNSERVED:
+            proven.unlink()
         raise ForkFound(reason, path)
 
 
-class _Tiles:
-    """The tiles of one checkpoint on the other side."""
+def _check_pins(folder: Path, kept: Trust, policy: Path, named: Trust) -> None:
+    """Raise OtherPins where a policy pins another log than the folder was made for."""
+    for name, value in named.pins.items():
+        if kept.pins[name] != value:
+            raise OtherPins(
+                f"{folder} is a copy of {kept.origin} with another {name} than {policy} pins; give an empty folder"
+            )
 
-    def __init__(self, remote: Remote, head: Checkpoint) -> None:
-        self._remote = remote
-        self.node = tiles.nodes_from_tiles(head.size, self.fetch)
 
-    def fetch(self, tile: Tile) -> bytes:
-        """A tile's bytes; where a partial one is gone, the first part of the full one."""
-        limit = tiles.MAX_BUNDLE if tile.level is None else tiles.WIDTH * merkle.HASH_SIZE
-        try:
-            return self._remote.get(tile.path, limit)
-        except NotThere:
-            if tile.width == tiles.WIDTH:
-                raise
-            data = self._remote.get(tile.whole.path, limit)
-        if tile.level is None:
-            return tiles.encode_bundle(tiles.decode_bundle(data, tiles.WIDTH)[: tile.width])
-        return data[: tile.width * merkle.HASH_SIZE]
+def _read_note(path: Path) -> str:
+    try:
+        return read_regular(path, MAX_NOTE).decode("utf-8")
+    except UnicodeDecodeError:
+        raise _damaged(path, "not UTF-8") from None
+
+
+def _damaged(path: Path, reason: str) -> BitwitnessError:
+    return BitwitnessError(
+        f"{path} is damaged, or by another key than the policy pins ({reason}); put it back from a copy, or remove it"
+    )

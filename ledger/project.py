@@ -29,11 +29,12 @@ from .store import Ledger
 CONFIG = "bitwitness.toml"
 ROLES = ("root", "log", "trainer", "auditor", "publisher")
 PATHS = {"ledger": "ledger.db", "keys": "keys", "data": "data", "runs": "runs", "models": "models"}
+TRUST = "trust.toml"
 FORMAT = 1
 
 _FILES = (
     CONFIG,
-    "trust.toml",
+    TRUST,
     "run.toml",
     *(f"{PATHS['ledger']}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")),
     *(f"{PATHS['keys']}/{role}{suffix}" for role in ROLES for suffix in (".pem", ".pub")),
@@ -71,6 +72,8 @@ class Project:
     """Where the passphrase of an encrypted key comes from, if not from the environment."""
     alias_policies: Mapping[str, Path] = field(default_factory=dict)
     """The policy file that a release must pass before an alias may name it (`[aliases]` of bitwitness.toml)."""
+    named_policy: Path | None = None
+    """The policy that was named for it, which its own trust.toml then says nothing against."""
 
     @classmethod
     def find(cls, start: Path | str | None = None) -> Project:
@@ -186,7 +189,8 @@ class Project:
 
     @property
     def trust_path(self) -> Path:
-        return self.root / "trust.toml"
+        """The policy that it is verified under: the one that was named, else its trust.toml."""
+        return self.named_policy or self.root / TRUST
 
     def key_path(self, role: str) -> Path:
         """Where the private key of `role` stands."""

@@ -6,8 +6,6 @@ from . import tiles
 from .store import Ledger
 from .tiles import Tile
 
-_HEIGHT = 8
-
 
 def tile_bytes(ledger: Ledger, tile: Tile, size: int) -> bytes | None:
     """The content of a tile of the tree of `size`; None if that tree has no such tile, or a narrower one.
@@ -19,4 +17,4 @@ def tile_bytes(ledger: Ledger, tile: Tile, size: int) -> bytes | None:
     last = tile.start + tile.width
     if tile.level is None:
         return tiles.encode_bundle([entry for _index, entry in ledger.entries(tile.start, last)])
-    return b"".join(ledger.node(_HEIGHT * tile.level, index) for index in range(tile.start, last))
+    return b"".join(ledger.node(tiles.HEIGHT * tile.level, index) for index in range(tile.start, last))

@@ -15,7 +15,7 @@ from .errors import FormatError
 from .merkle import HASH_SIZE, MAX_SIZE
 
 WIDTH = 256
-_HEIGHT = 8
+HEIGHT = 8
 MAX_LEVEL = 63
 MAX_ENTRY = 65_535
 MAX_BUNDLE = WIDTH * (2 + MAX_ENTRY)
@@ -85,7 +85,7 @@ def parse_path(path: str) -> Tile:
 
 def hashes_at(level: int, size: int) -> int:
     """How many hashes the tiles of this level hold for a tree of `size`: one for each full tile below."""
-    return size >> (_HEIGHT * level)
+    return size >> (HEIGHT * level)
 
 
 def tile_at(level: int | None, index: int, size: int) -> Tile:
@@ -147,7 +147,7 @@ def nodes_from_tiles(size: int, fetch: Callable[[Tile], bytes]) -> merkle.GetNod
     held: dict[Tile, list[bytes]] = {}
 
     def node(level: int, index: int) -> bytes:
-        above, height = divmod(level, _HEIGHT)
+        above, height = divmod(level, HEIGHT)
         first = index << height
         tile = tile_at(above, first // WIDTH, size)
         if tile not in held:

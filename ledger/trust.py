@@ -53,6 +53,11 @@ class Trust:
             raise NoteError("log.key", f"its name is {self.log.name}, not the origin {self.origin}")
 
     @property
+    def pins(self) -> dict[str, str]:
+        """What makes it this log and no other: its origin, the log key and the root key."""
+        return {"origin": self.origin, "log key": self.log.key.raw.hex(), "root key": self.root.raw.hex()}
+
+    @property
     def asks_for_witnesses(self) -> bool:
         """Whether a checkpoint needs cosignatures to count."""
         return self.witnesses is not None and self.witnesses.quorum != NONE

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bitwitness.ledger import merkle, tlog_proof
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger import jcs, merkle, tlog_proof
+from bitwitness.ledger.errors import BitwitnessError, NoteError
 from bitwitness.ledger.keys import Signer
-from bitwitness.ledger.mirror import Mirror
+from bitwitness.ledger.mirror import Kept, Mirror
 from bitwitness.ledger.note import MAX_NOTE
 from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.replay_files import ENTRIES
@@ -38,9 +38,9 @@ class NotSent(BitwitnessError):
 
 
 def work_folder(policy: Path) -> Path:
-    """Where audits of the log that a policy pins keep their mirror and what they fetched."""
+    """Where audits of the log that a policy pins keep their mirror and what they fetched: by its name and both keys."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "bitwitness" / hashlib.sha256(load_trust(policy).origin.encode("utf-8")).hexdigest()[:16]
+    return cache / "bitwitness" / hashlib.sha256(jcs.encode(load_trust(policy).pins)).hexdigest()[:32]
 
 
 class RemotePlace:
@@ -51,10 +51,15 @@ class RemotePlace:
         self._remote, self._mirror = remote, Mirror(folder, policy)
         self.project = self._mirror.project
         self.material: Material = RemoteMaterial(remote, self.project)
+        self.unserved: tuple[Kept, ...] = ()
+        """What the log signed before, over entries that it does not show now."""
 
     def open(self) -> Ledger:
-        self._mirror.update(self._remote)
+        self._update()
         return self.project.open_ledger()
+
+    def _update(self) -> None:
+        self.unserved = self._mirror.update(self._remote).unserved
 
 
 class RemoteVenue(RemotePlace):
@@ -94,7 +99,7 @@ class RemoteVenue(RemotePlace):
         return index
 
     def refresh(self, ledger: Ledger) -> None:
-        self._mirror.update(self._remote)
+        self._update()
 
     def conclude(self, ledger: Ledger, entry: bytes, leaves: list[bytes], done: Callable[[], None]) -> int | None:
         if self._outbox is not None:
@@ -128,7 +133,10 @@ class RemoteVenue(RemotePlace):
                 "; the intent is kept: once that is mended, the same command goes on with it" if status == 403 else ""
             )
             raise NotSent(f"{self._remote.url} does not take the entry ({status}): {printable}{kept}")
-        proof = tlog_proof.parse(text)
+        try:
+            proof = tlog_proof.parse(text)
+        except NoteError as error:
+            raise NotSent(f"{self._remote.url} took the entry, it says, and proves nothing ({error})") from None
         self._mirror.verify_proof(proof, merkle.leaf_hash(entry))
         return proof.index
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="Where the log is served, or a folder of its tiles.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The copy; made if it is missing.")]
 TrustOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The log's trust.toml; needed at first, and kept in DIR.")
+    Path | None,
+    typer.Option(metavar="FILE", help="The log's trust.toml; needed at first and kept in DIR. What is named counts."),
 ]
 
 
@@ -27,7 +28,8 @@ def mirror(
     """Copy a log by its tiles, check every entry, and hold each checkpoint against the last one seen.
 
     DIR is a project without keys: `ledger --project DIR serve`, `verify DIR/ledger.db` and `export` work on it. Exit
-    code 1 if the log was forked (the evidence is kept in DIR/forks) or is not what it signed, 2 if not reachable.
+    code 1 if the log was forked (the evidence is kept in DIR/forks) or is not what it signed, 2 if not reachable or if
+    DIR is a copy of another log than FILE pins. What it signed and does not serve is kept in DIR/unserved.
 
     Example: ledger mirror https://example.org/log copy --policy trust.toml
     """
@@ -36,6 +38,8 @@ def mirror(
 
     with Remote(url) as remote:
         update = Mirror(folder, policy).update(remote)
+    for item in update.unserved:
+        output.note(f"note: {item}")
     if json_output:
         output.emit_json(_to_json(update))
         return
@@ -47,7 +51,8 @@ def monitor(
     folder: FolderArgument,
     policy: TrustOption = None,
     max_age: Annotated[
-        float | None, typer.Option(min=0, metavar="HOURS", help="Alarm if nothing in the log is younger.")
+        float | None,
+        typer.Option(min=0, metavar="HOURS", help="Alarm if no status entry or witness's cosignature is younger."),
     ] = None,
     accept: Annotated[bool, typer.Option("--accept", help="Take all keys that are enrolled now as known.")] = False,
     every: Annotated[
@@ -57,7 +62,9 @@ def monitor(
 ) -> None:
     """Mirror a log and raise an alarm, exit code 1: a fork, a stale head, an unknown signer, a newly enrolled key.
 
-    The first round takes the keys that it finds as known. Exit code 2 if the log cannot be reached.
+    Also for times in the future, a log that went back, and entries that it signed and does not serve. The first round
+    takes the keys that it finds as known. Exit code 2 if the log cannot be reached; with --max-age that, too, is an
+    alarm once the copy is older.
 
     Example: ledger monitor https://example.org/log copy --max-age 24
     """
@@ -100,4 +107,5 @@ def _to_json(update: Update) -> dict[str, Any]:
         "root": update.head.root.hex(),
         "witnessed": update.witnessed,
         "assurance": update.assurance,
+        "unserved": [{"size": item.head.size, "path": str(item.path)} for item in update.unserved],
     }

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import jcs, transport
+from bitwitness.ledger import jcs, keys, transport
+from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.keys import Signer
-from bitwitness.ledger.mirror import NotWhatWasSigned, WentBack
+from bitwitness.ledger.mirror import NotServed, NotWhatWasSigned, WentBack
+from bitwitness.ledger.note import COSIGNATURE, Verifier, sign_note
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.replay_export import export_run
 from bitwitness.ledger.tile_export import export_tiles
+from bitwitness.ledger.trust import load_trust
 from bitwitness.trainer.audit import AuditReport, audit
-from bitwitness.trainer.remote_venue import RemoteVenue
+from bitwitness.trainer.remote_venue import RemoteVenue, WaitsForLog, work_folder
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_config
@@ -217,6 +221,74 @@ def test_an_older_log_than_was_seen_before(project: Project, alice: Signer, expo
         audited(server.url, project, alice, tmp_path)
 
 
+def test_a_signed_size_that_nobody_can_serve(project: Project, alice: Signer, export: Path, tmp_path: Path) -> None:
+    body = Checkpoint(load_trust(project.trust_path).origin, 4 * 10**12, bytes(32)).format()
+    huge = sign_note(body, load_trust(project.trust_path).origin, project.signer("log")).encode()
+
+    def twist(path: str, answer: Answer) -> Answer:
+        return Answer(200, huge) if path == "checkpoint" else answer
+
+    with hostile(export, twist) as server:
+        with pytest.raises(NotServed, match="4000000000000 entries and does not serve them"):
+            audited(server.url, project, alice, tmp_path)
+        assert len(server.requests) < 20
+    with hostile(export) as server:
+        assert audited(server.url, project, alice, tmp_path).result == "match"
+    assert [path.read_bytes() for path in (tmp_path / "work" / "unserved").iterdir()] == [huge]
+
+
+def others(project: Project, path: Path) -> Path:
+    """A policy with the log's origin, and the keys of somebody else."""
+    kept = load_trust(project.trust_path)
+    log, root = keys.generate("log").public, keys.generate("root").public
+    vkey = Verifier(kept.origin, log).vkey
+    path.write_text(f'[log]\norigin = "{kept.origin}"\nkey = "{vkey}"\n[root]\nkey = "{root.raw.hex()}"\n')
+    return path
+
+
+def test_a_policy_is_enforced_on_what_another_one_let_in(
+    project: Project,
+    alice: Signer,
+    export: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who hands over a trust.toml of his own first does not pass under the real one afterwards."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    named = {"theirs": project.trust_path, "honest": others(project, tmp_path / "honest.toml")}
+
+    def status(policy: str, *more: str) -> int:
+        command = ["audit", str(export), "r", "--policy", str(named[policy]), "--steps", "1:2", "--threads", "1"]
+        key = str(project.root.parent / "alice" / "alice.pem")
+        return main([*command, "--key", key, "--out", str(tmp_path / f"{policy}.jsonl"), *more])
+
+    assert status("theirs") == 0
+    assert status("honest") == 2
+    assert "no known key signed it" in capsys.readouterr().err
+    for folder in (tmp_path / "cache" / "bitwitness").iterdir():  # where only he looks, and with the cache given
+        assert (main(["mirror", str(export), str(folder), "--policy", str(named["honest"])])) == 2
+        assert status("honest", "--work", str(folder)) == 2
+        capsys.readouterr()
+    assert not (tmp_path / "honest.jsonl").exists()
+    place = work_folder(named["theirs"])
+    assert main(["trace", str(export), "r", "--step", "1", "--policy", str(named["honest"]), "--work", str(place)]) == 2
+    assert "with another log key than" in capsys.readouterr().err
+
+
+def test_the_rules_of_the_named_policy_count(project: Project, alice: Signer, export: Path, tmp_path: Path) -> None:
+    assert audited(str(export), project, alice, tmp_path).result == "match"
+    witness = Verifier("w.example", keys.generate("witness").public, COSIGNATURE).vkey
+    named = tmp_path / "named.toml"
+    named.write_text(
+        project.trust_path.read_text() + f'\n[witnesses]\npolicy = """\nwitness w {witness}\nquorum none\n"""\n'
+    )
+    with Remote(str(export)) as remote:
+        venue = RemoteVenue(remote, tmp_path / "work", named, alice, out=tmp_path / "drawn.jsonl")
+        with pytest.raises(WaitsForLog):  # its witness is known, so the intent that names it was made
+            audit(venue, "r", threads=1, beacon="witness:w")
+
+
 @pytest.mark.parametrize("answer", [b"", b"ok\n", b"c2sp.org/tlog-proof@v1\nindex 0\n\nx\n0\n=\n\n"])
 def test_a_receipt_without_a_proof_ends_the_audit(
     project: Project, alice: Signer, export: Path, tmp_path: Path, answer: bytes
@@ -226,8 +298,9 @@ def test_a_receipt_without_a_proof_ends_the_audit(
 
     with hostile(export, twist) as server, Remote(server.url) as remote:
         venue = RemoteVenue(remote, tmp_path / "work", project.trust_path, alice)
-        with pytest.raises(BitwitnessError):
+        with pytest.raises(BitwitnessError) as raised:
             audit(venue, "r", threads=1)
+        assert raised.value.exit_code == 2  # nobody signed it
         assert server.requests.count("POST replay/entries") == 1  # no sample was drawn, no state fetched
         assert not any("/states/" in path for path in server.requests)
 

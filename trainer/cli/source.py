@@ -12,6 +12,7 @@ from typing import Annotated, Generic, TypeVar
 import typer
 
 from bitwitness.ledger.cli.options import current_project, load_key, project_at
+from bitwitness.ledger.cli.output import note
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import CONFIG, Project
 from bitwitness.ledger.remote import Remote, is_address
@@ -82,12 +83,13 @@ def open_source(
     if text is not None and _is_elsewhere(text):
         auditor = load_key(key, "auditor") if key is not None else current_project().signer("auditor")
         with Remote(text) as remote:
-            venue: Venue = RemoteVenue(remote, _work(policy, work), policy, auditor, out=out)
-            yield Source(venue, words=_words(text, policy, work))
+            there = RemoteVenue(remote, _work(policy, work), policy, auditor, out=out)
+            with _telling(there):
+                yield Source(there, words=_words(text, policy, work))
         return
     elsewhere = [] if out is None and policy is None and work is None else ["--policy", "--out", "--work"]
     project, named = _project(text, elsewhere, "whose own ledger an audit writes")
-    venue = LocalVenue(project, None if key is None else load_key(key, "auditor"))
+    venue: Venue = LocalVenue(project, None if key is None else load_key(key, "auditor"))
     yield Source(venue, named, _words(text, None, None) if named is None and text is not None else ("", ""))
 
 
@@ -96,12 +98,23 @@ def open_to_read(text: str, *, policy: Path | None = None, work: Path | None = N
     """Open what a SOURCE names, to replay from it: no key is needed, and nothing is written there. The same rules."""
     if _is_elsewhere(text):
         with Remote(text) as remote:
-            place: Place = RemotePlace(remote, _work(policy, work), policy)
-            yield Source(place, words=_words(text, policy, work))
+            place = RemotePlace(remote, _work(policy, work), policy)
+            with _telling(place):
+                yield Source(place, words=_words(text, policy, work))
         return
     elsewhere = [] if policy is None and work is None else ["--policy", "--work"]
     project, named = _project(text, elsewhere, "which is read as it is")
     yield Source(LocalPlace(project), named)
+
+
+@contextmanager
+def _telling(place: RemotePlace) -> Iterator[None]:
+    """Say at the end what the log signed and does not show."""
+    try:
+        yield
+    finally:
+        for item in place.unserved:
+            note(f"note: {item}")
 
 
 def _is_elsewhere(text: str) -> bool:

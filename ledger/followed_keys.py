@@ -1,0 +1,107 @@
+"""Which keys sign for a log that is followed: the pinned one, and those that the pinned root put in its place.
+
+The enrolments come from the copy's signed entries, under the root key of the policy that was named, whatever policy the
+copy was made under. A key that replaced the pinned one counts once a checkpoint carries both signatures, the old key's
+and the new one's; any other log key that the root enrolled counts for nothing. verify_checkpoints holds a whole file to
+the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .checkpoint import Checkpoint, open_checkpoint
+from .entries import check
+from .envelope import open_envelope
+from .errors import BitwitnessError, FoundWrong, NoteError
+from .note import Note, Verifier, open_note, parse_note
+from .remote import RemoteError
+from .store import Ledger
+from .trust import Trust
+from .verify import EnrolledKey, KeyRing, verify_entry
+
+
+class NotWhatWasSigned(FoundWrong):
+    """The other side's tiles or entries are not those of its own checkpoint."""
+
+
+class OtherPins(BitwitnessError):
+    """A copy was made under other keys than the policy pins."""
+
+
+class FollowedKeys:
+    """The keys that may sign checkpoints of the log that `trust` pins, as far as its copy tells."""
+
+    def __init__(self, trust: Trust, ledger: Ledger, notes: Iterable[str | bytes] = ()) -> None:
+        """`notes` are what else is at hand and may be checkpoints of the log, stored in the copy or not.
+
+        Raises OtherPins where the copy's keys do not come from the pinned root.
+        """
+        self._trust, self._notes = trust, tuple(notes)
+        self._ring = _ring(trust, ledger)
+        self._until: dict[Verifier, int | None] = {trust.log: self._end(trust.log.key.keyid)}
+        accepted = {trust.log.key.keyid}
+        for key in self._ring:
+            old = None if key.replaces is None else self._ring.get(key.replaces)
+            if old is None or old.keyid not in accepted:
+                continue
+            beyond = (*ledger.checkpoints_over(key.since)[:1], *self._notes)
+            if key.role == "log" and any(self._hands_over(old, key, text) for text in beyond):
+                self._until[Verifier(trust.origin, key.public)] = self._end(key.keyid)
+                accepted.add(key.keyid)
+
+    def open(self, text: str | bytes, url: str) -> tuple[Checkpoint, Note]:
+        """Verify a checkpoint that came from `url`, by a key that counts at its size.
+
+        Raises RemoteError for what is no signed note at all, which nobody has vouched for; else NotWhatWasSigned and
+        the errors of notes.
+        """
+        try:
+            parse_note(text)
+        except NoteError as error:
+            raise RemoteError(url, f"its checkpoint cannot be read, and nobody signed it ({error})") from None
+        head, note = open_checkpoint(text, self._until, self._trust.origin, self._trust.cosigners)
+        ends = [self._until[item.verifier] for item in note.verified if item.verifier in self._until]
+        if all(end is not None and head.size > end for end in ends):
+            raise NotWhatWasSigned(f"its checkpoint of {head.size} entries is signed by a log key that has ended")
+        return head, note
+
+    def reopen(self, text: str) -> Checkpoint:
+        """Verify a checkpoint that was kept, by any key that ever counted: what it signed stays said. Note's errors."""
+        return open_checkpoint(text, self._until, self._trust.origin)[0]
+
+    def _end(self, keyid: str) -> int | None:
+        key = self._ring.get(keyid)
+        return None if key is None else key.until
+
+    def _hands_over(self, old: EnrolledKey, new: EnrolledKey, text: str | bytes) -> bool:
+        verifiers = [Verifier(self._trust.origin, key.public) for key in (old, new)]
+        try:
+            note = open_note(text, verifiers)
+            head, _note = open_checkpoint(text, verifiers, self._trust.origin)
+        except FoundWrong:
+            return False
+        return head.size > new.since and all(note.by(item) is not None for item in verifiers)
+
+
+def check_root_entry(entry: bytes, trust: Trust) -> bool:
+    """Whether a log's first entry enrols the root key that the policy pins. Raises EntryError and others."""
+    envelope = open_envelope(entry)
+    return check(envelope.statement).name == "key" and envelope.keyid == trust.root.keyid
+
+
+def _ring(trust: Trust, ledger: Ledger) -> KeyRing:
+    ring = KeyRing(trust.root)
+    try:
+        if ledger.size and not check_root_entry(ledger.entry(0), trust):
+            raise OtherPins(
+                f"{ledger.path} is a copy of a log with another root key than the policy pins; give an empty folder"
+            )
+        for (index,) in ledger.connection.execute("SELECT entry FROM log WHERE kind = 'key' ORDER BY entry"):
+            ring.add(index, verify_entry(ledger.entry(index), ring, index).statement["predicate"])
+    except FoundWrong as error:
+        raise OtherPins(
+            f"{ledger.path}: its keys do not come from the root key that the policy pins ({error}); give an"
+            " empty folder"
+        ) from None
+    return ring
