@@ -42,6 +42,8 @@ UNSERVED = "unserved"
 FORKS = "forks"
 _MAX_UNSERVED = 100
 """So many are kept: whoever signs more of them is known by then."""
+_ASKED = 3
+"""Of so many that are longer than what is shown the tiles are asked for."""
 
 __all__ = ["ForkFound", "Kept", "Mirror", "NotServed", "NotWhatWasSigned", "OtherPins", "Update", "WentBack"]
 
@@ -161,13 +163,15 @@ class Mirror:
                 self._hold_against(ledger, known, text, head)
             before, source = ledger.size, RemoteTiles(remote, head)
             try:
-                for other in (*claims, *(() if known is None else (known,))):
+                for other in (*_near(claims, head.size), *(() if known is None else (known,))):
                     self._compare(remote, source, other, text, head)
                 if known is None or head.size > known.head.size:
                     self._remember(claims, text, head)
                 self._copy(ledger, text, head, source)
-            except NotThere as error:
+            except RemoteError as error:
                 path = self._remember(claims, text, head)
+                if not isinstance(error, NotThere):
+                    raise
                 raise NotServed(remote.url, head.size, ledger.size, error.reason, path) from None
             # What was copied may have ended the key that signed, or enrolled another one.
             keys = FollowedKeys(self.trust, ledger, (*texts.values(), text))
@@ -295,8 +299,11 @@ class Mirror:
                 same, _ = fork.fold_prefix(shared, head.size, fork.prefix_hashes(shared, head.size, source.node))
             if ledger.root(shared) != same:
                 raise NotWhatWasSigned(
-                    f"its {head.size} entries do not begin with the {shared} of it that are in {ledger.path}"
+                    f"its {head.size} entries do not begin with the {shared} that it signed and served before: keep"
+                    f" {self.folder} as evidence, and follow it in an empty folder"
                 )
+        if start >= head.size:
+            return
         for index in range(start // WIDTH, -(-head.size // WIDTH)):
             entries = source.entries(index)
             self._append(ledger, text, head, source, entries[max(0, start - index * WIDTH) :])
@@ -349,6 +356,12 @@ def _check_pins(folder: Path, kept: Trust, policy: Path, named: Trust) -> None:
             raise OtherPins(
                 f"{folder} is a copy of {kept.origin} with another {name} than {policy} pins; give an empty folder"
             )
+
+
+def _near(claims: list[Kept], size: int) -> list[Kept]:
+    """Those up to a size, and the next few: what is not served is asked for in vain."""
+    claims = sorted(claims, key=lambda item: item.head.size)
+    return claims[: sum(item.head.size <= size for item in claims) + _ASKED]
 
 
 def _read_note(path: Path) -> str:

@@ -160,7 +160,7 @@ def _stale(mirror: Mirror, ledger: Ledger, max_age: float, now: float) -> list[A
         witnessed = policy.witnessed_at(replace(note, verified=sound))
         times += [] if witnessed is None else [float(witnessed)]
     if not times:
-        said = "the log has no status entry, and its checkpoint no cosignatures that the policy asks for"
+        said = "the log has no status entry (`ledger status` signs one), its checkpoint no cosignatures of the quorum"
         return [Alarm("stale", f"nothing says when it was last signed: {said}; {_hours(max_age)} are allowed")]
     newest = max(times)
     if now - newest <= max_age:

@@ -242,7 +242,7 @@ def test_a_log_that_is_not_reached_is_stale_at_last(log: Log, mirror: Mirror) ->
 # Damage ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("junk", [b"\xff\xfe\x00", b"", b"x\n", b"\n" * 5])
+@pytest.mark.parametrize("junk", [b"\xff\xfe\x00", b""])
 @pytest.mark.parametrize("name", ["seen.checkpoint", "known-keys", "unserved/1-2.checkpoint"])
 def test_damaged_memories_are_called_so(
     log: Log, mirror: Mirror, name: str, junk: bytes, capsys: pytest.CaptureFixture[str]
