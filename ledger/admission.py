@@ -80,6 +80,13 @@ class Admission:
             self._check_chain(kind, envelope, entry.leaf_hash)
         self._contents.admit(index, kind.name, envelope.statement["predicate"], entry.leaf_hash)
 
+    def signer(self, index: int, kind: Kind, envelope: Envelope) -> PublicKey:
+        """The enrolled, unrevoked key that may sign this as entry `index`; the signature is not verified here.
+
+        Raises SignerNotEnrolled, EntryError.
+        """
+        return self._signer(index, kind, envelope).public
+
     def _signer(self, index: int, kind: Kind, envelope: Envelope) -> _EnrolledKey:
         keyid = envelope.keyid
         key = self._first_key(envelope) if index == 0 else self._enrolled(keyid)

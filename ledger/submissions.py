@@ -1,6 +1,7 @@
 """Audit entries that others have signed, taken into a log: from a request, or from a file that was handed over.
 
-Only `audit-intent`, `audit` and `recheck` entries of enrolled auditors get in, by the rules that every append follows.
+Only `audit-intent`, `audit` and `recheck` entries of enrolled, unrevoked auditors get in, by the rules that every append
+follows; what nobody may append does not wait either.
 The signature is all that a sender needs to show; an entry that the log has already is answered with its proof again.
 """
 
@@ -10,9 +11,11 @@ import time
 from dataclasses import dataclass
 
 from . import inbox, sealed
+from .admission import Admission, SignerNotEnrolled
 from .envelope import MAX_ENTRY
 from .errors import BitwitnessError, EntryError
-from .keys import PublicKey, Signer
+from .keys import Signer
+from .ledger_file import LedgerFull
 from .lock import LedgerLocked
 from .project import Project
 from .prove import prove
@@ -79,13 +82,13 @@ def leave(project: Project, data: bytes) -> None:
     entry = read_submission(data)
     with project.open_ledger() as ledger:
         _check_sender(ledger, entry)
-    inbox.put(project.inbox_dir, entry.leaf_hash, data)
+    inbox.put(project.inbox_dir, entry.leaf_hash, entry.envelope.keyid, data)
 
 
 def receipt_for(project: Project, data: bytes) -> Receipt | None:
     """The receipt of an entry that was left, None while it waits. Raises NotAccepted if it was refused meanwhile."""
     entry = read_submission(data)
-    if (reason := inbox.refusal(project.inbox_dir, entry.leaf_hash)) is not None:
+    if (reason := inbox.refusal(project.inbox_dir, entry.leaf_hash, entry.envelope.keyid)) is not None:
         raise NotAccepted(reason)
     with project.open_ledger() as ledger:
         return _receipt(ledger, entry)
@@ -98,6 +101,7 @@ def take_waiting(project: Project, ledger: Ledger, log: Signer) -> int:
     with the reason.
     """
     done = []
+    inbox.expire(project.inbox_dir)
     for path in inbox.waiting(project.inbox_dir):
         try:
             data = read_regular(path, MAX_ENTRY + 1)
@@ -106,6 +110,8 @@ def take_waiting(project: Project, ledger: Ledger, log: Signer) -> int:
                 _check_sender(ledger, entry)
                 ledger.append([data])
             done.append(path)
+        except LedgerFull:  # not the entry's fault: it waits on
+            raise
         except (BitwitnessError, OSError) as error:
             inbox.refuse(path, str(error))
     if done:
@@ -124,12 +130,14 @@ def _receipt(ledger: Ledger, entry: Sealed) -> Receipt | None:
 
 
 def _check_sender(ledger: Ledger, entry: Sealed) -> None:
-    """An enrolled auditor signed it, and has not announced too much."""
+    """An enrolled, unrevoked auditor signed it, and has not announced too much."""
     keyid = entry.envelope.keyid
-    row = ledger.connection.execute("SELECT entry, public, role FROM keys WHERE keyid = ?", (keyid,)).fetchone()
-    if row is None or row[2] not in entry.kind.roles:
-        raise NotAccepted(f"key {keyid[:16]}… is not enrolled here as an auditor's; the log's owner enrols it")
-    entry.envelope.verify(PublicKey.from_hex(row[1]))
+    try:
+        key = Admission(ledger.connection).signer(ledger.size, entry.kind, entry.envelope)
+    except SignerNotEnrolled as error:
+        raise NotAccepted(f"{error}; only auditors whose keys the log's owner has enrolled are heard") from None
+    entry.envelope.verify(key)
+    row = ledger.connection.execute("SELECT entry FROM keys WHERE keyid = ?", (keyid,)).fetchone()
     if entry.kind.name == "audit-intent":
         (waiting,) = ledger.connection.execute(
             "SELECT count(*) FROM audit_intents WHERE auditor = ? AND entry NOT IN (SELECT intent FROM audits)",

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..admission import SignerNotEnrolled
 from ..envelope import MAX_ENTRY
 from ..errors import BitwitnessError
 from ..inbox import InboxFull
@@ -106,7 +107,7 @@ class ReplayApp:
                 receipt = await asyncio.to_thread(receipt_for, project, data)
         except (TooMany, InboxFull) as error:
             raise _Answer(429, _public(error, project), {"retry-after": "3600"}) from None
-        except NotAccepted as error:
+        except (NotAccepted, SignerNotEnrolled) as error:
             raise _Answer(403, _public(error, project)) from None
         except BitwitnessError as error:
             raise _Answer(422, _public(error, project)) from None

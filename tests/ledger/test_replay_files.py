@@ -9,18 +9,28 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from bitwitness.ledger import inbox, jcs, keys, merkle, tlog_proof
+from bitwitness.ledger import inbox, jcs, keys, merkle, submissions, tlog_proof
 from bitwitness.ledger.datasette_plugin import replay_app
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.envelope import MAX_ENTRY
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.ledger_file import LedgerFull
 from bitwitness.ledger.lock import LedgerLocked
 from bitwitness.ledger.project import CONFIG, Project, config_text
 from bitwitness.ledger.replay_files import ENTRIES, DataAddress, StateAddress, parse_address
-from bitwitness.ledger.submissions import MAX_OPEN_INTENTS, TooMany, leave, submit, take_waiting
+from bitwitness.ledger.submissions import (
+    MAX_OPEN_INTENTS,
+    NotAccepted,
+    TooMany,
+    leave,
+    receipt_for,
+    submit,
+    take_waiting,
+)
 
 from . import small_ledger as small
 
@@ -274,6 +284,10 @@ def test_an_entry_waits_for_the_next_writer(project: Project, run: str, monkeypa
     assert ask(project, "POST", "/" + ENTRIES, content=intent(run)).status_code == 200
 
 
+def waiting_name(number: int, keyid: str = "0" * 64) -> str:
+    return f"{number:064x}.{keyid}"
+
+
 def test_what_lies_in_the_inbox_is_not_believed(project: Project, run: str) -> None:
     """Whoever can put files there gets in no more than by sending."""
     project.inbox_dir.mkdir()
@@ -282,15 +296,17 @@ def test_what_lies_in_the_inbox_is_not_believed(project: Project, run: str) -> N
     with project.open_ledger() as ledger:
         step = ledger.entry(ledger.size - 1)
     for number, data in enumerate((bytes(forged), step, intent(run, signer=keys.generate("auditor")), b"{}", b"")):
-        (project.inbox_dir / f"{number:064x}").write_bytes(data)
-    (project.inbox_dir / f"{9:064x}").symlink_to(project.config)
+        (project.inbox_dir / waiting_name(number)).write_bytes(data)
+    (project.inbox_dir / waiting_name(9)).symlink_to(project.config)
+    (project.inbox_dir / waiting_name(10)).mkdir()
     (project.inbox_dir / "notes.txt").write_text("not an entry")
     with project.open_ledger(writable=True) as ledger:
         size = ledger.size
         assert take_waiting(project, ledger, project.signer("log")) == 0
         assert ledger.size == size
     left = sorted(path.name for path in project.inbox_dir.iterdir())
-    assert left == [*(f"{number:064x}.refused" for number in (0, 1, 2, 3, 4, 9)), "notes.txt"]
+    refused = [f"{waiting_name(number)}.refused" for number in (0, 1, 2, 3, 4, 9, 10)]
+    assert left == sorted([*refused, waiting_name(10), "notes.txt"])
 
 
 def test_an_inbox_is_bounded(project: Project, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,11 +318,85 @@ def test_an_inbox_is_bounded(project: Project, run: str, monkeypatch: pytest.Mon
         leave(project, intent(run, 2))
 
 
-def test_a_revoked_auditor_is_refused(project: Project, run: str) -> None:
+def second_auditor(project: Project) -> keys.Signer:
+    signer = keys.generate("auditor")
+    with project.open_ledger(writable=True) as ledger:
+        ledger.append([enrolment(small.SIGNERS["root"], signer.public, "auditor", time=small.TIME)])
+    return signer
+
+
+def test_one_key_takes_no_more_than_its_part_of_an_inbox(project: Project, run: str) -> None:
+    """What was refused counts until it was told, or an hour has passed; others get in all the while."""
+    honest = second_auditor(project)
+    bad = [intent("0" * 64, number) for number in range(inbox.MAX_OF_ONE)]
+    for data in bad:
+        leave(project, data)
+    with pytest.raises(inbox.InboxFull, match="try again later"):
+        leave(project, intent(run))
+    leave(project, intent(run, signer=honest))
+    with project.open_ledger(writable=True) as ledger:
+        assert take_waiting(project, ledger, project.signer("log")) == 1
+    with pytest.raises(inbox.InboxFull):
+        leave(project, intent(run))
+    with pytest.raises(NotAccepted, match="run"):
+        receipt_for(project, bad[0])
+    leave(project, intent(run))
+    reasons = list(project.inbox_dir.glob("*.refused"))
+    assert len(reasons) == inbox.MAX_OF_ONE - 1
+    for path in reasons:
+        os.utime(path, (time.time() - inbox.REFUSED_FOR - 60,) * 2)
+    with project.open_ledger(writable=True) as ledger:
+        assert take_waiting(project, ledger, project.signer("log")) == 1
+    assert list(project.inbox_dir.iterdir()) == []
+
+
+def test_reasons_are_bounded(project: Project, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MAX_REFUSED", 2)
+    project.inbox_dir.mkdir()
+    for number in range(5):
+        path = project.inbox_dir / f"{waiting_name(number)}.refused"
+        path.write_text("no")
+        os.utime(path, (time.time() - 60 + number,) * 2)
+    leave(project, intent(run))
+    left = sorted(path.name for path in project.inbox_dir.glob("*.refused"))
+    assert left == [f"{waiting_name(number)}.refused" for number in (3, 4)]
+
+
+def test_a_full_disk_refuses_nobody(project: Project, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(project, intent(run))
+    with project.open_ledger(writable=True) as ledger:
+        with monkeypatch.context() as full:
+            full.setattr(ledger, "append", Mock(side_effect=LedgerFull(project.ledger_path, 1)))
+            with pytest.raises(LedgerFull):
+                take_waiting(project, ledger, project.signer("log"))
+        assert take_waiting(project, ledger, project.signer("log")) == 1
+
+
+def test_a_revoked_auditor_is_refused(project: Project, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once and with 403, whether or not somebody writes the log; and nothing of his waits."""
+    monkeypatch.setattr(replay_app, "_PATIENCE", 0.0)
+    honest = second_auditor(project)
+    leave(project, intent(run, 1))
     with project.open_ledger(writable=True) as ledger:
         ledger.append([small.revocation("auditor", ledger.size)])
-    with pytest.raises(BitwitnessError, match="revoked"):
+        size = ledger.size
+        with pytest.raises(NotAccepted, match="revoked"):
+            leave(project, intent(run))
+        answer = ask(project, "POST", "/" + ENTRIES, content=intent(run))
+        assert answer.status_code == 403 and "revoked" in answer.text
+        # What waited when he was revoked is refused, too.
+        assert take_waiting(project, ledger, project.signer("log")) == 0
+        assert [path.suffix for path in project.inbox_dir.iterdir()] == [".refused"]
+        assert ask(project, "POST", "/" + ENTRIES, content=intent(run, signer=honest)).status_code == 503
+    with pytest.raises(NotAccepted, match="revoked"):
         submit(project, project.signer("log"), intent(run))
+    answer = ask(project, "POST", "/" + ENTRIES, content=intent(run))
+    assert answer.status_code == 403 and "revoked" in answer.text
+    # Also where he is revoked between the first look and the append.
+    monkeypatch.setattr(submissions, "_check_sender", lambda ledger, entry: None)
+    assert ask(project, "POST", "/" + ENTRIES, content=intent(run)).status_code == 403
+    with project.open_ledger() as ledger:
+        assert ledger.size == size
 
 
 def test_the_old_copy_of_a_ledger_without_a_project_gives_nothing(project: Project, run: str, tmp_path: Path) -> None:
