@@ -1,7 +1,8 @@
 """Entries that wait for whoever writes the ledger: left by a server while a run is trained, which takes them in.
 
 A folder of files, each an entry named by its leaf hash and its signer's keyid, or in the place of one that was not
-taken the reason (`….refused`), until its sender has asked or an hour has passed. Nothing in it is trusted for being there.
+taken the reason (`….refused`), until its sender has asked or an hour has passed. Nothing in it is trusted for being
+there.
 """
 
 from __future__ import annotations

@@ -61,8 +61,12 @@ class WriterLock:
             os.close(self._descriptor)
             raise
         _HELD.add(self)
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError as error:  # a full disk
+            self._forget()
+            raise LedgerReadOnly(database, (error.strerror or str(error)).lower()) from None
 
     def release(self) -> None:
         """Give the lock up; a second call does nothing."""

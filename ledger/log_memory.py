@@ -51,6 +51,7 @@ def check(path: Path, head: Head, proof: Proof) -> None:
 
 def remember(path: Path, head: Head, proof: Proof) -> None:
     """Check, and remember `head` durably. Raises LogRolledBack, KeyFileError."""
+    path = Path(os.path.realpath(path))  # a link stays one, and what it leads to is written
     with _locked(path):
         known = _read(path)
         _check(path, known, head, proof)

@@ -21,8 +21,11 @@ _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sche
 Check = Mapping[str, Any]
 
 
-def junit(checks: Sequence[Check], target: str) -> str:
-    """One test case for each check: wrong is a failure, a required one that was not made an error, others skipped."""
+def junit(checks: Sequence[Check], kind: str, target: str) -> str:
+    """One test case for each check: wrong is a failure, a required one that was not made an error, others skipped.
+
+    `kind`, what was verified, is a property of the suite.
+    """
     cases = []
     failures = errors = skipped = 0
     for check in checks:
@@ -45,6 +48,7 @@ def junit(checks: Sequence[Check], target: str) -> str:
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuites name="ledger verify" {counts}>',
         f"  <testsuite name={quoteattr(plain(target))} {counts}>",
+        f'    <properties><property name="kind" value={quoteattr(kind)}/></properties>',
         *cases,
         "  </testsuite>",
         "</testsuites>",
@@ -52,8 +56,11 @@ def junit(checks: Sequence[Check], target: str) -> str:
     return "\n".join(suite) + "\n"
 
 
-def sarif(checks: Sequence[Check], target: str, code: int) -> str:
-    """One result for each check, of kind pass, fail, open (required, not made) or informational."""
+def sarif(checks: Sequence[Check], kind: str, target: str, code: int) -> str:
+    """One result for each check, of kind pass, fail, open (required, not made) or informational.
+
+    `kind`, what was verified, is a property of the run.
+    """
     rules = list(dict.fromkeys(map(_rule, checks)))
     driver = {
         "name": "bitwitness",
@@ -62,13 +69,13 @@ def sarif(checks: Sequence[Check], target: str, code: int) -> str:
     }
     results = []
     for check in checks:
-        kind = _kind(check)
+        result = _kind(check)
         results.append(
             {
                 "ruleId": _rule(check),
                 "ruleIndex": rules.index(_rule(check)),
-                "kind": kind,
-                "level": "error" if kind == "fail" else "none",
+                "kind": result,
+                "level": "error" if result == "fail" else "none",
                 "message": {"text": plain(check["detail"])},
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": quote(os.fsencode(target))}}}],
             }
@@ -77,6 +84,7 @@ def sarif(checks: Sequence[Check], target: str, code: int) -> str:
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": True, "exitCode": code}],
         "results": results,
+        "properties": {"kind": kind},
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 

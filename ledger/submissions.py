@@ -1,8 +1,8 @@
 """Audit entries that others have signed, taken into a log: from a request, or from a file that was handed over.
 
-Only `audit-intent`, `audit` and `recheck` entries of enrolled, unrevoked auditors get in, by the rules that every append
-follows; what nobody may append does not wait either.
-The signature is all that a sender needs to show; an entry that the log has already is answered with its proof again.
+Only `audit-intent`, `audit` and `recheck` entries of enrolled, unrevoked auditors get in, by the rules that every
+append follows, and none of others waits for it. The signature is all that a sender needs to show; an entry that the log
+has already is answered with its proof again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gate as a command uses it: a policy file, and what else was asked for, around the checks of verify.py.
 
 Besides the folder and the policy a gate may have a newer `status` of the log, a memory of what it has seen, and a file
-for its verdict. It remembers models that were verified, and whatever the log took back.
+for its verdict. It remembers models that were verified whole, and whatever the log took back.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def decide(request: Request) -> Verdict:
         refuse = policy.rules.refuse_deprecated
         verdict.checks += request.named.checks(verdict.traced, refuse_deprecated=refuse)
     if request.state is not None and verdict.traced is not None:
-        _remember(request.state, verdict, verdict.traced)
+        _remember(request.state, verdict, verdict.traced, whole=not request.tensors)
     if request.vsa is not None:
         summary = jcs.encode(_summary(request, verdict, data))
         if signer is not None:
@@ -160,10 +160,11 @@ def _load_memory(path: Path) -> Memory:
     return memory.load(path)
 
 
-def _remember(path: Path, verdict: Verdict, traced: Traced) -> None:
+def _remember(path: Path, verdict: Verdict, traced: Traced, *, whole: bool) -> None:
+    """Of a version that did not pass, or that was read in part, nothing is kept but what the log took back."""
     from . import memory
 
-    if exit_code(verdict.checks):
+    if not whole or exit_code(verdict.checks):
         memory.remember_revoked(path, traced.head, verdict.statuses)
         return
     try:

@@ -4,7 +4,7 @@ Per log: its largest checkpoint that was verified, per model the highest version
 with it, and what the newest status took back. A release or bundle that is older than what was deployed before is a
 rollback, two roots for one size are two logs under one name, and what one bundle told of a revocation holds for the
 next. Of a model that was not verified only that is kept, else the old bundle of a revoked release would pass once more.
-The file is written whole or not at all (docs/gate.md).
+The file is written whole or not at all, where a link leads to if it is one (docs/gate.md).
 """
 
 from __future__ import annotations
@@ -160,19 +160,19 @@ def remember(path: Path, head: Checkpoint, release: Mapping[str, Any], statuses:
 
     Raises MemoryUnusable, or RolledBack if that other gate has seen something newer.
     """
-    with _locked(path):
-        held = load(path)
+    with _locked(path) as real:
+        held = load(real)
         held.check(head, release)
-        _write(path, held.with_model(head, release, statuses))
+        _write(real, held.with_model(head, release, statuses))
 
 
 def remember_revoked(path: Path, head: Checkpoint, statuses: list[Entry]) -> None:
     """Add what authentic statuses took back, though the model was not verified. Raises MemoryUnusable."""
-    with _locked(path):
-        held = load(path)
+    with _locked(path) as real:
+        held = load(real)
         told = held.with_statuses(head, statuses)
         if told is not held:
-            _write(path, told)
+            _write(real, told)
 
 
 def _write(path: Path, memory: Memory) -> None:
@@ -184,8 +184,10 @@ def _write(path: Path, memory: Memory) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[Path]:
+    """The file that a path leads to, locked: by whatever links two gates come to it, they wait for each other."""
     try:
+        path = Path(os.path.realpath(path))
         lock = os.open(
             path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
@@ -193,7 +195,7 @@ def _locked(path: Path) -> Iterator[None]:
         raise MemoryUnusable(path, (error.strerror or str(error)).lower()) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield path
     finally:
         os.close(lock)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ from ..verify import Check, exit_code, verify_proof
 from . import output
 from .options import JsonOption, current_project
 from .plugins import load_verifier
+
+Kind = Literal["model", "ledger", "proof", "fork-evidence"]
+"""What was verified, in every report."""
 
 _MAX_PROOF = 4 * 1024 * 1024
 # A version by its name in the project, if no file or folder is called so.
@@ -76,13 +79,15 @@ def verify(
 ) -> None:
     """Verify a ledger, a proof file or a model offline, with the keys of a trust policy and nothing else.
 
-    Exit code 0 if all was verified, 1 if anything is wrong, 2 if something could not be checked.
+    Says which of these it was: model, ledger, proof or fork-evidence. Where nothing but a model may pass, use
+    `ledger model verify`. Exit code 0 if all was verified, 1 if anything is wrong, 2 if something could not be checked.
 
     Example: ledger verify models/demo-lm/1 --policy trust.toml --junit verify.xml
     """
     given = model_options(tensor, state, status, source, vsa, sign_with)
-    checks = _examine(path, policy, entry, given)
-    finish(checks, str(path), junit, sarif, json_output, {0: "verified", 1: "WRONG", 2: "could not be checked"})
+    kind, checks = _examine(path, policy, entry, given)
+    words = (f"{kind}: {said}" for said in ("verified", "WRONG", "could not be checked"))
+    finish(checks, kind, str(path), junit, sarif, json_output, dict(enumerate(words)))
 
 
 def model_options(
@@ -111,6 +116,7 @@ def examine_model(path: Path, policy: Path | None, options: Mapping[str, Any]) -
 
 def finish(
     checks: Sequence[Mapping[str, Any]],
+    kind: Kind,
     target: str,
     junit: Path | None,
     sarif: Path | None,
@@ -123,11 +129,11 @@ def finish(
         from .. import reports  # the XML of the standard library imports HTTP and TLS
 
         if junit is not None:
-            write_file(junit, reports.junit(checks, target))
+            write_file(junit, reports.junit(checks, kind, target))
         if sarif is not None:
-            write_file(sarif, reports.sarif(checks, target, code))
+            write_file(sarif, reports.sarif(checks, kind, target, code))
     if json_output:
-        output.emit_json({"verified": code == 0, "checks": list(checks)})
+        output.emit_json({"verified": code == 0, "kind": kind, "checks": list(checks)})
     else:
         output.emit_checks(checks)
         print(words[code])
@@ -144,11 +150,14 @@ def project_policy() -> Path:
         raise BitwitnessError("whose keys are to be trusted? give --policy trust.toml, or run in a project") from None
 
 
-def _examine(path: Path, policy: Path | None, entry: Path | None, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _examine(
+    path: Path, policy: Path | None, entry: Path | None, options: Mapping[str, Any]
+) -> tuple[Kind, list[dict[str, Any]]]:
+    """What lies at a path, by what it holds, and its checks."""
     if "\0" in str(path) or not (path.exists() or _MODEL.fullmatch(str(path))):
         raise BitwitnessError(f"{path}: no such file or folder")
     if path.is_dir() or not path.exists():
-        return examine_model(path, policy, options)
+        return "model", examine_model(path, policy, options)
     if options:
         raise typer.BadParameter(
             f"{path} is no model's folder; --{min(options).rstrip('s').replace('_', '-')} is for models"
@@ -163,12 +172,12 @@ def _examine(path: Path, policy: Path | None, entry: Path | None, options: Mappi
     if head == b"SQLite format 3\x00" or path.suffix == ".db":
         from ..verify_ledger import verify_ledger  # it starts worker processes
 
-        return [item.to_json() for item in verify_ledger(path, trust).checks]
+        return "ledger", [item.to_json() for item in verify_ledger(path, trust).checks]
     data = read_file(path, _MAX_PROOF)
     if looks_like_fork(data):
-        return [item.to_json() for item in verify_fork(data, trust)]
+        return "fork-evidence", [item.to_json() for item in verify_fork(data, trust)]
     held = None if entry is None else read_file(entry, _MAX_PROOF)
-    return [item.to_json() for item in verify_proof(data, trust, held)]
+    return "proof", [item.to_json() for item in verify_proof(data, trust, held)]
 
 
 def _code(checks: Sequence[Mapping[str, Any]]) -> int:

@@ -94,7 +94,7 @@ def register(
         return
     say(f"{made.model}/{made.version}: step {made.step}, weights {made.weights.root}, log entry {made.index}")
     folder = made.path.relative_to(Path.cwd()) if made.path.is_relative_to(Path.cwd()) else made.path
-    note(f"wrote {folder}; check it with: ledger verify {folder} --policy trust.toml")
+    note(f"wrote {folder}; check it with: ledger model verify {folder} --policy trust.toml")
 
 
 @model.command("list")
@@ -155,7 +155,7 @@ def verify(
     sarif: SarifOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Verify a model's folder offline, trusting only the policy's keys. The same as `ledger verify DIR`.
+    """Verify a model's folder offline, trusting only the policy's keys. Nothing but a model passes.
 
     Exit code 0: verified. 1: found wrong. 2: could not be checked.
 
@@ -163,4 +163,6 @@ def verify(
     """
     checks = examine_model(folder, policy, model_options(tensor, state, status, source, vsa, sign_with))
     said = ("verified", "found wrong", "could not be checked")
-    finish(checks, str(folder), junit, sarif, json_output, {code: f"{folder}: {said[code]}" for code in range(3)})
+    finish(
+        checks, "model", str(folder), junit, sarif, json_output, {code: f"{folder}: {said[code]}" for code in range(3)}
+    )

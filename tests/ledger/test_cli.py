@@ -137,9 +137,15 @@ def test_a_proof_file_verifies_by_itself(run: Run, tmp_path: Path, sample: Path)
     code, printed, err = run("prove", "--run", "demo", "--step", "7", "--out", out)
     assert (code, printed) == (0, "") and str(out) in err
     verdict = answer(run("verify", out, "--json"))
-    assert verdict["verified"] is True
+    assert (verdict["verified"], verdict["kind"]) == (True, "proof")
     assert all(set(item) == {"name", "ok", "detail"} for item in verdict["checks"])
-    assert run("verify", out, "--policy", sample / "trust.toml")[0] == 0
+    reports = [tmp_path / name for name in ("junit.xml", "sarif.json")]
+    code, printed, _err = run(
+        "verify", out, "--policy", sample / "trust.toml", "--junit", reports[0], "--sarif", reports[1]
+    )
+    assert code == 0 and printed.splitlines()[-1] == "proof: verified"
+    assert '<property name="kind" value="proof"/>' in reports[0].read_text()
+    assert json.loads(reports[1].read_text())["runs"][0]["properties"] == {"kind": "proof"}
     assert run("prove", "--run", "demo", "--step", "7")[1] == out.read_text()
     data = out.read_bytes()
     out.write_bytes(data.replace(b"index ", b"index 1", 1))
@@ -191,7 +197,8 @@ def test_checkpoint_prints_the_note(run: Run) -> None:
 
 def test_a_whole_ledger_verifies(run: Run, sample: Path, tmp_path: Path) -> None:
     verdict = answer(run("verify", "ledger.db", "--json"))
-    assert verdict["verified"] is True
+    assert (verdict["verified"], verdict["kind"]) == (True, "ledger")
+    assert run("verify", "ledger.db")[1].splitlines()[-1] == "ledger: verified"
     copy = tmp_path / "copy.db"
     with sqlite3.connect(sample / "ledger.db") as connection:
         connection.execute("VACUUM INTO ?", (str(copy),))

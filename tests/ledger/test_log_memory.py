@@ -62,6 +62,15 @@ def test_the_key_remembers_the_largest_tree(project: Project) -> None:
     assert sorted(path.name for path in project.keys_dir.glob("log*")) == ["log.head", "log.pem", "log.pub"]
 
 
+def test_a_memory_may_be_a_link(project: Project, tmp_path: Path) -> None:
+    memory = project.keys_dir / "log.head"
+    memory.rename(tmp_path / "kept")
+    memory.symlink_to(tmp_path / "kept")
+    before = (tmp_path / "kept").read_bytes()
+    grow(project)
+    assert memory.is_symlink() and (tmp_path / "kept").read_bytes() != before
+
+
 def test_a_ledger_that_was_put_back_is_neither_written_nor_signed(project: Project, tmp_path: Path) -> None:
     old = tmp_path / "old.db"
     shutil.copyfile(project.ledger_path, old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -11,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +22,7 @@ from bitwitness.ledger.admission import SignerNotEnrolled
 from bitwitness.ledger.checkpoint import open_checkpoint
 from bitwitness.ledger.derived import Conflict, UnknownReference
 from bitwitness.ledger.errors import BitwitnessError, EntryError, FoundWrong, SignatureError
+from bitwitness.ledger.ledger_file import reporting
 from bitwitness.ledger.lock import LedgerLocked, LedgerReadOnly
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.run_chain import RunWriter
@@ -374,6 +378,7 @@ def test_readers_see_only_whole_batches(path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from tests.ledger import small_ledger as small
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.run_chain import RunWriter
@@ -427,6 +432,37 @@ def test_a_full_disk_loses_nothing(path: Path) -> None:
         ledger.connection.execute("PRAGMA max_page_count = 1000000")
         writer.append("step", small.step(done))
         assert ledger.root() == merkle.root([merkle.leaf_hash(data) for _index, data in ledger.entries()])
+
+
+@pytest.mark.parametrize(
+    ("name", "free", "files", "full"),
+    [
+        ("SQLITE_IOERR_READ", 1 << 19, 5, True),
+        ("SQLITE_IOERR_READ", 1 << 30, 0, True),
+        ("SQLITE_IOERR_SHMSIZE", 1 << 30, 5, True),
+        ("SQLITE_IOERR_READ", 1 << 30, 5, False),
+    ],
+)
+def test_an_error_of_the_disk_says_whether_it_may_be_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, free: int, files: int, full: bool
+) -> None:
+    disk = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=10, f_favail=files)
+    monkeypatch.setattr(os, "statvfs", lambda asked: disk if asked == path.parent else None)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = name
+    with pytest.raises(BitwitnessError) as raised, reporting(path):
+        raise error
+    assert str(raised.value) == f"{path} cannot be used: disk I/O error" + "; the disk may be full" * full
+
+
+def test_a_lock_that_the_full_disk_does_not_take(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said of the ledger, in one line, and nobody holds the lock then."""
+    small.create(path).close()
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(LedgerReadOnly, match=f"{path.name} cannot be written: no space left on device"):
+            Ledger.open(path, writable=True)
+    Ledger.open(path, writable=True).close()
 
 
 def test_an_interrupt_in_the_middle_of_an_append_takes_it_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

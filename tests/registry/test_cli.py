@@ -22,7 +22,7 @@ def test_verify(registered: Registered, capsys: pytest.CaptureFixture[str], comm
     arguments = [*command, str(registered.folder), "--policy", str(registered.policy)]
     assert main([*arguments, "--json"]) == 0
     answer = _json(capsys)
-    assert answer["verified"] is True
+    assert answer["verified"] is True and answer["kind"] == "model"
     assert all({"name", "ok", "detail", "category"} <= check.keys() for check in answer["checks"])
     assert main(arguments) == 0
     out = capsys.readouterr().out

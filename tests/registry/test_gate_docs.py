@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,9 @@ def _run(script: str, cwd: Path, env: dict[str, str], shell: str = "bash") -> in
 def test_the_page(registered: Registered, tmp_path: Path) -> None:
     """Every block of shell, in order, in one project; and the Python."""
     commands = "\n".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-    assert commands.count("ledger ") >= 9
+    assert commands.count("ledger ") >= 9 and "ledger verify" not in commands + "".join(
+        path.read_text(encoding="utf-8") for path in (DOCS / "gate").iterdir()
+    )
     env = _tools(tmp_path / "bin")
     assert _run(commands, registered.project.root, env) == 0
     for name in ("seen.json", "status.json", "verdict.json", "verify.xml", "verify.sarif", "summary.json"):
@@ -51,6 +54,25 @@ def test_the_page(registered: Registered, tmp_path: Path) -> None:
     with registered.project.config.open("a") as file:
         file.write(re.sub("^    ", "", toml[0], flags=re.MULTILINE))
     assert _run("ledger model alias demo-lm/1 champion --json", registered.project.root, env) == 0
+
+
+def _ledger_beside(registered: Registered, place: Path) -> None:
+    """Something else of the same log that verifies."""
+    shutil.copyfile(registered.project.ledger_path, place)
+    assert main(["verify", str(place), "--policy", str(registered.policy)]) == 0
+
+
+@pytest.mark.parametrize("model", ["--help", "--version", "ledger.db", "proof"])
+def test_the_github_action_passes_models_alone(registered: Registered, tmp_path: Path, model: str) -> None:
+    """Neither an option in the model's place, nor a ledger or a proof of the very log."""
+    _ledger_beside(registered, tmp_path / "ledger.db")
+    project = ["--project", str(registered.project.root)]
+    assert main(["prove", "--index", "0", "--out", str(tmp_path / "proof"), *project]) == 0
+    assert main(["verify", str(tmp_path / "proof"), "--policy", str(registered.policy)]) == 0
+    action = yaml.safe_load((DOCS / "gate" / "action.yml").read_text(encoding="utf-8"))
+    given = {"MODEL": model, "POLICY": str(registered.policy), "STATE": "seen.json", "GITHUB_OUTPUT": "output"}
+    assert _run(action["runs"]["steps"][-1]["run"], tmp_path, _tools(tmp_path / "bin", **given)) in (1, 2)
+    assert not (tmp_path / "seen.json").exists()
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -93,7 +115,7 @@ def test_the_init_container(registered: Registered, tmp_path: Path, wrong: bool)
         (tmp_path / "incoming" / "more.py").touch()
     (script,) = container["args"]
     for path in mounts:
-        script = re.sub(rf"(?<![\w/]){path}(?=[/ ])", f"{tmp_path}{path}", script)
+        script = re.sub(rf"(?<![\w/]){path}(?=[/\s])", f"{tmp_path}{path}", script)
     env = _tools(tmp_path / "bin")
     done = subprocess.run([*container["command"], script], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == (1 if wrong else 0), done.stdout + done.stderr

@@ -134,6 +134,50 @@ def test_a_model_that_is_not_verified_is_not_remembered(registered: Registered, 
     assert not state.exists()
 
 
+def test_a_version_of_which_parts_were_read_is_not_remembered(registered: Registered, tmp_path: Path) -> None:
+    """Its other bytes may be anything. What the log took back is kept, and an older world is refused all the same."""
+    state, old = tmp_path / "seen.json", tmp_path / "old.json"
+    shutil.copy(registered.folder / bundle.FILE_NAME, old)
+    register(registered.project, "demo-lm", "small")
+    tensors = ["model.norm.weight"]
+    assert exit_code(_decide(registered, 2, state=state, tensors=tensors).values()) == 0
+    assert not state.exists()
+    assert exit_code(_decide(registered, state=state).values()) == 0
+    before = state.read_bytes()
+    assert exit_code(_decide(registered, 2, state=state, tensors=tensors).values()) == 0
+    assert state.read_bytes() == before
+    assert exit_code(_decide(registered, state=state).values()) == 0
+    assert exit_code(_decide(registered, 2, state=state).values()) == 0
+    assert exit_code(_decide(registered, state=state, tensors=tensors).values()) == 1
+    words.say(registered.project, "demo-lm/1", "revoked")
+    refresh(registered.project, "demo-lm/2")
+    fresh = tmp_path / "fresh.json"
+    assert exit_code(_decide(registered, 2, state=fresh, tensors=tensors).values()) == 0
+    shutil.copy(old, registered.folder / bundle.FILE_NAME)
+    checks = _decide(registered, state=fresh)
+    assert checks["revocations"].ok is False and "which this gate remembers" in checks["revocations"].detail
+
+
+def test_a_memory_may_be_a_link(registered: Registered, tmp_path: Path) -> None:
+    """What it leads to is read, locked and written, and the link stays; also where nothing is there yet."""
+    real, link, again = (tmp_path / name for name in ("kept/seen.json", "link", "again"))
+    real.parent.mkdir()
+    link.symlink_to("kept/seen.json")
+    again.symlink_to("link")
+    assert exit_code(_decide(registered, state=again).values()) == 0
+    assert link.is_symlink() and again.is_symlink()
+    first = real.read_bytes()
+    register(registered.project, "demo-lm", "small")
+    assert exit_code(_decide(registered, 2, state=link).values()) == 0
+    assert real.read_bytes() != first and link.is_symlink()
+    assert _decide(registered, state=real)["memory"].ok is False
+    assert sorted(path.name for path in real.parent.iterdir()) == ["seen.json", "seen.json.lock"]
+    link.unlink()
+    link.symlink_to("again")
+    with pytest.raises(BitwitnessError, match="symbolic links"):
+        _decide(registered, state=again)
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b'{"format":"bitwitness/gate-memory/2","logs":{}}', b'{"format":"x"}', b"[" * 100]
 )
@@ -452,9 +496,14 @@ def test_reports(registered: Registered, tmp_path: Path, capsys: pytest.CaptureF
         (registered.folder / "config.json").write_text("{}")
         registered.policy.write_text(registered.policy.read_text() + '[status]\nfile = "no<&>where"\n')
     files = _report(registered, tmp_path, 1 if wrong else 0, "--json")
-    checks = json.loads(capsys.readouterr().out)["checks"]
+    answer = json.loads(capsys.readouterr().out)
+    checks = answer["checks"]
+    assert answer["kind"] == "model"
 
     suite = ElementTree.fromstring(files["junit"].read_text())
+    assert [(item.get("name"), item.get("value")) for item in suite.findall("./testsuite/properties/property")] == [
+        ("kind", "model")
+    ]
     cases = suite.findall("./testsuite/testcase")
     assert [case.get("name") for case in cases] == [check["name"] for check in checks]
     assert {case.get("classname") for case in cases} == {f"bitwitness.{c}" for c in ("CRYPTO", "POLICY", "ASSURANCE")}
@@ -468,6 +517,7 @@ def test_reports(registered: Registered, tmp_path: Path, capsys: pytest.CaptureF
 
     sarif = json.loads(files["sarif"].read_text())
     (run,) = sarif["runs"]
+    assert run["properties"] == {"kind": "model"}
     assert sarif["version"] == "2.1.0" and sarif["$schema"].endswith("sarif-schema-2.1.0.json")
     rules = run["tool"]["driver"]["rules"]
     for result, check in zip(run["results"], checks, strict=True):
