@@ -590,6 +590,6 @@ def test_a_summary_is_signed_by_who_ran_the_gate(
 
 def test_a_report_of_a_path_that_is_no_text() -> None:
     check = {"name": "a", "ok": None, "detail": "\ud800\x00\u2028"}
-    for text in (reports.junit([check], "\udcff"), reports.sarif([check], "\udcff", 2)):
+    for text in (reports.junit([check], "model", "\udcff"), reports.sarif([check], "model", "\udcff", 2)):
         assert text.encode("ascii") and text.replace("\n", "").isprintable()
-    ElementTree.fromstring(reports.junit([check], "\udcff"))
+    ElementTree.fromstring(reports.junit([check], "model", "\udcff"))
