@@ -80,10 +80,10 @@ def examine(path: Path, trust: Trust | None = None, *, processes: int | None = N
             _check_derived(connection, report)
             report.complete = report.ledger.complete
         except (OSError, MemoryError) as error:
-            report.ledger.hindrance = guard.reason(error)
+            report.ledger.hindrance = guard.reason(error, path)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
             if isinstance(error, sqlite3.Error) and guard.is_environment(error):
-                report.ledger.hindrance = guard.reason(error)
+                report.ledger.hindrance = guard.reason(error, path)
                 return report
             report.fault("tables", "sqlite_schema", None, f"cannot be read: {error}")
     return report

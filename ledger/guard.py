@@ -8,6 +8,7 @@ the work that all queries together may cost is bounded by the size of the file.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -27,6 +28,10 @@ _STEPS_PER_BYTE = 200
 # Primary result codes that speak of this machine, not of what the file says: permission, busy, locked, no memory,
 # read-only, interrupted, input/output, full, cannot open, locking protocol, no large files, not authorised.
 _ENVIRONMENT = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14, 15, 22, 23})
+
+_FILE_ERRORS = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_WRITE_ERRORS = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+_LITTLE_ROOM = 1 << 20
 
 
 def restrain(connection: sqlite3.Connection) -> None:
@@ -57,13 +62,31 @@ def is_environment(error: sqlite3.Error) -> bool:
     return code & 0xFF in _ENVIRONMENT
 
 
-def reason(error: Exception) -> str:
-    """One line on why a file could not be read."""
+def reason(error: Exception, path: Path) -> str:
+    """One line on why a file could not be read, or be written."""
     if isinstance(error, sqlite3.Error) and str(error) == "interrupted":
         return "its tables do not end; it is no ledger that this program wrote"
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
-    return str(error) or type(error).__name__
+    said = str(error) or type(error).__name__
+    return f"{said}; the disk may be full" if isinstance(error, sqlite3.Error) and _may_be_full(error, path) else said
+
+
+def _may_be_full(error: sqlite3.Error, path: Path) -> bool:
+    """Whether an error that SQLite says no more of is of a write that failed, or of a disk with next to no room.
+
+    Reading needs room, too: SQLite keeps an index of its log in a file of 32 KiB beside the ledger.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF not in _FILE_ERRORS:
+        return False
+    if code in _WRITE_ERRORS:
+        return True
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LITTLE_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def faults(connection: sqlite3.Connection, tables: Iterable[str] = BASE_TABLES) -> list[str]:

@@ -54,10 +54,6 @@ class LedgerFull(BitwitnessError):
         self.size = size
 
 
-_WRITE_ERRORS = ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")
-_LITTLE_ROOM = 1 << 20
-
-
 class reporting:
     """Turn SQLite's errors into ours; `size` tells how many entries are safe."""
 
@@ -79,25 +75,10 @@ class reporting:
             if "locked" in message or "busy" in message:
                 raise BitwitnessError(f"{path} is busy ({message}); try again") from None
             if "unable to open" in message or "readonly" in message or "disk I/O" in message:
-                full = "; the disk may be full" if _may_be_full(path, error) else ""
-                raise BitwitnessError(f"{path} cannot be used: {message}{full}") from None
+                raise BitwitnessError(f"{path} cannot be used: {guard.reason(error, path)}") from None
             raise LedgerDamaged(path, f"{message}; run `ledger fsck`") from None
         if isinstance(error, UnicodeDecodeError):  # how sqlite3 reports an error whose text quotes a damaged schema
             raise LedgerDamaged(path, "its schema was edited; run `ledger fsck`") from None
-
-
-def _may_be_full(path: Path, error: sqlite3.DatabaseError) -> bool:
-    """Whether an error that SQLite says nothing else of is of a write that failed, or of a disk with next to no room.
-
-    Reading needs room, too: SQLite keeps an index of its log in a file of 32 KiB beside the ledger.
-    """
-    if getattr(error, "sqlite_errorname", "") in _WRITE_ERRORS:
-        return True
-    try:
-        disk = os.statvfs(path.parent)
-    except OSError:
-        return False
-    return disk.f_bavail * disk.f_frsize < _LITTLE_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def connect(path: Path, *, writable: bool) -> sqlite3.Connection:

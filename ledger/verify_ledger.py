@@ -154,10 +154,10 @@ def verify_ledger(
         with _moment(path, moment) as connection:
             report.complete = _verify(path, connection, trust, report, processes, on_nodes)
     except (OSError, MemoryError, BrokenExecutor) as error:
-        report.hindrance = guard.reason(error)
+        report.hindrance = guard.reason(error, path)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter quotes a damaged schema
         if isinstance(error, sqlite3.Error) and guard.is_environment(error):
-            report.hindrance = guard.reason(error)
+            report.hindrance = guard.reason(error, path)
         else:
             report.fault("file", "ledger", None, f"cannot be read: {error}")
     return report

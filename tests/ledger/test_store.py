@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from bitwitness.ledger import derived_schema, envelope, keys, merkle, schema, sealed
+from bitwitness.ledger import derived_schema, envelope, guard, keys, merkle, schema, sealed
 from bitwitness.ledger.admission import SignerNotEnrolled
 from bitwitness.ledger.checkpoint import open_checkpoint
 from bitwitness.ledger.derived import Conflict, UnknownReference
@@ -449,10 +449,12 @@ def test_an_error_of_the_disk_says_whether_it_may_be_full(
     disk = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=10, f_favail=files)
     monkeypatch.setattr(os, "statvfs", lambda asked: disk if asked == path.parent else None)
     error = sqlite3.OperationalError("disk I/O error")
-    error.sqlite_errorname = name
+    error.sqlite_errorcode = getattr(sqlite3, name)
     with pytest.raises(BitwitnessError) as raised, reporting(path):
         raise error
-    assert str(raised.value) == f"{path} cannot be used: disk I/O error" + "; the disk may be full" * full
+    told = "disk I/O error" + "; the disk may be full" * full
+    assert str(raised.value) == f"{path} cannot be used: {told}"
+    assert guard.reason(error, path) == told  # what `ledger verify` and `ledger fsck` say
 
 
 def test_a_lock_that_the_full_disk_does_not_take(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
