@@ -62,6 +62,13 @@ def _ledger_beside(registered: Registered, place: Path) -> None:
     assert main(["verify", str(place), "--policy", str(registered.policy)]) == 0
 
 
+def test_the_first_command_passes_models_alone(registered: Registered, tmp_path: Path) -> None:
+    (command,) = re.findall(r"^ledger (.*) --policy trust.toml -- models/demo-lm/1$", PAGE, re.MULTILINE)
+    _ledger_beside(registered, tmp_path / "model")
+    for path, code in ((registered.folder, 0), (tmp_path / "model", 2)):
+        assert main([*command.split(), "--policy", str(registered.policy), "--", str(path)]) == code
+
+
 @pytest.mark.parametrize("model", ["--help", "--version", "ledger.db", "proof"])
 def test_the_github_action_passes_models_alone(registered: Registered, tmp_path: Path, model: str) -> None:
     """Neither an option in the model's place, nor a ledger or a proof of the very log."""
