@@ -171,11 +171,14 @@ class Provenance(Strict):
 
     ``anchors`` are cosigned checkpoints from before a revocation, and those by which one log key handed over to the
     next; absent where neither was.
+    ``before`` are the log positions of other releases, of runs that others here go on from, at or before the step where
+    they do; absent where there are none. They are here for what was said of them: the bundle is not about them.
     ``status`` stands with a `status` entry, and only there. ``timestamps`` are answers of RFC 3161 authorities, base64,
     over the bytes of ``checkpoint``; absent where nobody was asked.
     """
 
     anchors: Anchors | None = None
+    before: Annotated[list[Position], Field(min_length=1), AfterValidator(_positions)] | None = None
     checkpoint: Annotated[str, Field(max_length=1 << 20)]
     entries: Annotated[list[LoggedEntry], AfterValidator(ascending_entries)]
     format: Literal["bitwitness/provenance/1"]

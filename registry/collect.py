@@ -4,8 +4,8 @@ Which entries: the release; its step, and the `state` and `end` of the same run;
 entry; every audit of the run with its intent; every word on its releases; the newest `status`, and every eval that it
 lists for the run; without one, the last eval on each dataset at or before the released step. Of a cast or merge, the
 same of every release that it derives from, and of the run of each. Of every run that one of these goes back to, the
-same, with the `state` entry that the next run begins with in place of a released step. The same ledger and release give
-the same bytes.
+same, with the `state` entry that the next run begins with in place of a released step, and its releases up to there:
+to revoke one of them is to revoke what came of it. The same ledger and release give the same bytes.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         anchors = _anchors(ledger, shown.entries, checkpoint.size) | log_line.handovers(ledger, checkpoint.size)
     made = bundle.Provenance(
         anchors=[anchors[key] for key in sorted(anchors)] or None,
+        before=sorted(index for index in shown.before if index < checkpoint.size) or None,
         checkpoint=note,
         entries=entries,
         format=bundle.FORMAT,
@@ -86,6 +87,7 @@ class _Shown:
 
     entries: set[int]
     history: list[bundle.HistoryProof]
+    before: set[int]
     status: bundle.StatusProof | None
 
 
@@ -107,6 +109,8 @@ def _choose(ledger: Ledger, release: int, size: int) -> _Shown:
         status = None  # it says nothing of a run that began after it
     entries = {release, *sources, *_column(ledger, "SELECT entry FROM log WHERE kind = 'key'")}
     entries |= set() if status is None else {status}
+    before = {index for fork in forks for index in _released(ledger, fork)} - {release, *sources}
+    entries |= before
     history, words = [], {}
     for run, genesis in geneses.items():
         chain = _chain(ledger, genesis, steps[run], {fork for fork in forks if fork.run == run}, release, status)
@@ -117,9 +121,10 @@ def _choose(ledger: Ledger, release: int, size: int) -> _Shown:
     opened = None
     if status is not None:
         # In a bundle of one run all words are of it.
-        placed = {run: _elsewhere(ledger, words[run], {release, *sources}) if len(words) > 1 else () for run in words}
+        held = {release, *sources, *before}
+        placed = {run: _elsewhere(ledger, words[run], held) if len(words) > 1 else () for run in words}
         opened = prove_runs(ledger, status, placed, size)
-    return _Shown(entries, history, opened)
+    return _Shown(entries, history, before, opened)
 
 
 def _column(ledger: Ledger, query: str, *parameters: Any) -> list[int]:
@@ -165,6 +170,12 @@ def _forks(ledger: Ledger, run: str) -> list[_Fork]:
         if state is None:
             raise ReleaseMissing(f"the state {init['entry'][:16]}… that a run begins with is not in this ledger")
         found.append(_Fork(run, init["step"], state))
+
+
+def _released(ledger: Ledger, fork: _Fork) -> list[int]:
+    """The releases of a run at or before the step that it is gone on from."""
+    query = "SELECT entry FROM releases WHERE run = ? AND step <= ?"
+    return _column(ledger, query, _genesis(ledger, fork.run), fork.step)
 
 
 def _chain(

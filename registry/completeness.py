@@ -67,6 +67,7 @@ def check_status(
 
     said = lineage.each(line_of)
     check_forks(lineage, status, marks)
+    check_before(lineage, status, marks)
     for revoked in status.predicate["revoked_keys"]:
         key = ring.get(revoked["keyid"])
         if key is None or key.until is None or key.until > revoked["from"]:
@@ -88,7 +89,7 @@ def _records(
     releases by what the proof says: a false one gives other records than those that the log signed.
     """
     runs: dict[str, list[Entry]] = {line.genesis.leaf: [] for line in lineage.every}
-    releases = {entry.leaf: entry.predicate["run"] for entry in lineage.releases}
+    releases = {entry.leaf: entry.predicate["run"] for entry in (*lineage.releases, *lineage.before)}
     placed = _placed(entries, proof, releases, several=len(runs) > 1)
     for entry in entries:
         if not is_record(entry.kind, entry.predicate) or entry.index >= below:
@@ -150,6 +151,23 @@ def check_forks(lineage: Lineage, status: Entry, marks: Mapping[str, Sequence[Ma
             continue
         if Mark(genesis.index, "fork", init["step"]) not in marks[init["run"]]:
             raise LineageBroken(f"{status} does not list {genesis} among the forks of the run that it goes on from")
+
+
+def check_before(lineage: Lineage, status: Entry, marks: Mapping[str, Sequence[Mark]]) -> None:
+    """Of a run that is gone on from, the bundle holds every release up to there: words on it are on what came of it."""
+    shown = {entry.index for entry in (*lineage.releases, *lineage.before)}
+    for line in lineage.every:
+        last = max((state.predicate["step"] for state in lineage.gone_on_from(line)), default=-1)
+        for mark in marks[line.genesis.leaf]:
+            if mark.kind == "release" and mark.step <= last and mark.entry not in shown:
+                raise LineageBroken(
+                    f"{status} lists entry {mark.entry}, a release of {line} at step {mark.step}, which is gone on "
+                    "from, and the bundle does not hold it: ask for a refreshed bundle"
+                )
+    for entry in lineage.before:
+        listed = Mark(entry.index, "release", entry.predicate["step"])
+        if entry.index < status.index and listed not in marks[entry.predicate["run"]]:
+            raise LineageBroken(f"{status} does not list {entry} among the releases of the run that is gone on from")
 
 
 def check_same_log(head: Checkpoint, news: News) -> str:

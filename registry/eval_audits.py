@@ -6,17 +6,33 @@ The replay of a step says nothing of its eval, since it may have been made where
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bitwitness.ledger.audit_rules import EVAL_PART
 
 from .audits import inconsistency, refuted, untrusted_by, who
-from .checks import Check
+from .checks import Check, together
 from .evidence import Entry
-from .lineage import RunLine
+from .lineage import Lineage, RunLine
 from .policy import Policy
 
 NAME = "eval-audit"
+
+
+def of_measured(lineage: Lineage, name: str, check: Callable[[RunLine], Check]) -> Check:
+    """A rule on what was measured, of the run whose step has the released weights.
+
+    Those of a cast or merge that no step of its sources has were never measured: what is known is of other weights.
+    """
+    release, lines = lineage.release.predicate, lineage.runs
+    if "derivation" in release:
+        measured = [line for line in lines if line.released.computed["weights"] == release["weights"]]
+        if not measured:
+            said = "; ".join(f"{line}: {check(line).detail}" for line in lines)
+            detail = f"these weights were not measured, only those that they derive from ({said})"
+            return Check(name, None, detail, "POLICY")
+        lines = measured
+    return together([(str(line), check(line)) for line in lines])
 
 
 def eval_audit_check(line: RunLine, policy: Policy) -> Check:

@@ -151,7 +151,8 @@ def open_version(version: Version, path: Path) -> Opened:
         with Folder(path) as folder:
             provenance = bytes(folder.read(bundle.FILE_NAME, limit=bundle.SIZE_LIMIT))
             read = bundle.parse(provenance)
-            traced = find(open_entries(read.entries, parse_checkpoint(parse_note(read.checkpoint).text)))
+            entries = open_entries(read.entries, parse_checkpoint(parse_note(read.checkpoint).text))
+            traced = find(entries, read.before or ())
             if traced.release.leaf != version.leaf:
                 raise VersionChanged(f"{path}: its {bundle.FILE_NAME} is about another release than {version}")
             files: dict[str, bytearray] = {}

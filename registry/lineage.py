@@ -9,7 +9,7 @@ not belong to this release are refused, so that a bundle says nothing beside the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitwitness.ledger.derivation_rules import sources_of
@@ -122,13 +122,15 @@ class Stretch:
 class Lineage:
     """A release, the releases that it derives from, directly or not, and the runs of all of them, its own first.
 
-    ``ancestors`` are the runs that these go back to, and that nothing here is a release of.
+    ``ancestors`` are the runs that these go back to, and that nothing here is a release of. ``before`` are other
+    releases, of runs that are gone on from, at or before the step where they are: the weights come of these, too.
     """
 
     release: Entry
     sources: Sequence[Entry]
     runs: Sequence[RunLine]
     ancestors: Sequence[RunLine] = ()
+    before: Sequence[Entry] = ()
 
     @property
     def own(self) -> RunLine:
@@ -177,6 +179,12 @@ class Lineage:
         }
         return [found[index] for index in sorted(found)]
 
+    def goes_on_from(self, release: Entry) -> bool:
+        """Whether a release is of a run that another one here goes on from, at or after the released step."""
+        lines = [line for line in self.every if line.genesis.leaf == release.predicate["run"]]
+        states = [state for line in lines for state in self.gone_on_from(line)]
+        return any(release.predicate["step"] <= state.predicate["step"] for state in states)
+
     def each(self, say: Callable[[RunLine], str], lines: Sequence[RunLine] | None = None) -> str:
         """What ``say`` tells of every run (or of ``lines``), in one line; of several, what it raises names the run."""
         lines = self.every if lines is None else lines
@@ -191,9 +199,16 @@ class Lineage:
         return "; ".join(said)
 
 
-def find(entries: Sequence[Entry]) -> Lineage:
-    """Pick out the one release and all that it names; raises LineageBroken if something is absent or foreign."""
-    releases = {entry.leaf: entry for entry in entries if entry.kind == "release"}
+def find(entries: Sequence[Entry], before: Collection[int] = ()) -> Lineage:
+    """Pick out the one release and all that it names; raises LineageBroken if something is absent or foreign.
+
+    ``before`` are the log positions of the releases that the bundle shows beside it, of the runs that are gone on from.
+    """
+    before = frozenset(before)
+    earlier = [entry for entry in entries if entry.kind == "release" and entry.index in before]
+    if len(earlier) != len(before):
+        raise LineageBroken("the bundle names releases before it that it does not hold")
+    releases = {entry.leaf: entry for entry in entries if entry.kind == "release" and entry.index not in before}
     used_by = {leaf for entry in releases.values() for leaf in sources_of(entry.predicate)}
     release = _only(entry for leaf, entry in releases.items() if leaf not in used_by)
     sources = _sources(release, releases)
@@ -211,14 +226,18 @@ def find(entries: Sequence[Entry]) -> Lineage:
     ancestors = [_line(entries, genesis, [], _parents(genesis, entries)) for genesis in before.values()]
     known = {entry.index for line in (*lines, *ancestors) for entry in (line.genesis, *line.chain, *line.datasets)}
     known |= {e.index for line in (*lines, *ancestors) for e in (*line.intents, *line.audits, *line.rechecks)}
-    known |= {release.index, *(entry.index for entry in sources)}
+    known |= {release.index, *(entry.index for entry in (*sources, *earlier))}
     for entry in entries:
         if entry.kind == "dataset" and entry.index not in known:
             raise LineageBroken(f"{entry} is a dataset that the run does not use")
         if entry.index not in known and entry.kind not in _ABOUT_KEYS:
             raise LineageBroken(f"{entry} does not belong to the release")
     runs = [lines[0], *sorted(lines[1:], key=lambda line: line.genesis.index)]
-    return Lineage(release, sources, runs, sorted(ancestors, key=lambda line: -line.genesis.index))
+    found = Lineage(release, sources, runs, sorted(ancestors, key=lambda line: -line.genesis.index), earlier)
+    for entry in earlier:
+        if not found.goes_on_from(entry):
+            raise LineageBroken(f"{entry} is not a release that the run goes on from")
+    return found
 
 
 def _check_foreign(entries: Sequence[Entry], geneses: Mapping[str, Entry]) -> None:

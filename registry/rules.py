@@ -21,7 +21,7 @@ from bitwitness.ledger.trust import witness_line
 from .audits import audit_checks
 from .checks import Check, together
 from .completeness import Told
-from .eval_audits import eval_audit_check, eval_of
+from .eval_audits import eval_audit_check, eval_of, of_measured
 from .evidence import Entry, log_verifier
 from .lineage import Lineage, RunLine
 from .policy import Policy
@@ -89,9 +89,10 @@ def policy_checks(
     if rules.precisions is not None:
         checks.append(_of_runs(lineage, "precisions", "precision", _precision, rules.precisions))
     if rules.max_loss is not None:
-        checks.append(together([(str(line), _losses(line, rules.max_loss)) for line in lineage.runs]))
+        limits = rules.max_loss
+        checks.append(of_measured(lineage, "max-loss", lambda line: _losses(line, limits)))
     if rules.require_eval_audit:
-        checks.append(together([(str(line), eval_audit_check(line, policy)) for line in lineage.runs]))
+        checks.append(of_measured(lineage, "eval-audit", lambda line: eval_audit_check(line, policy)))
     if rules.forbidden_keys:
         checks.append(_forbidden_keys(entries, rules.forbidden_keys))
     if rules.forbidden_versions:
@@ -247,8 +248,8 @@ def _words(release: Entry, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _deprecation(lineage: Lineage, entries: Sequence[Entry]) -> Check | None:
-    """A failed check if the last word on the release, or on one that it derives from, says that it is deprecated."""
-    for release in lineage.releases:
+    """A failed check if the last word on the release, or on one that it comes of, says that it is deprecated."""
+    for release in _all_that_it_comes_of(lineage):
         spoken = [e for e in _words(release, entries) if e.predicate["statement"] in ("deprecated", "restored")]
         if not spoken or spoken[-1].predicate["statement"] == "restored":
             continue
@@ -261,7 +262,17 @@ def _deprecation(lineage: Lineage, entries: Sequence[Entry]) -> Check | None:
 def _called(release: Entry, lineage: Lineage) -> str:
     if release is lineage.release:
         return "the release"
+    if release in lineage.before:
+        return f"{_name(release)}, of step {release.predicate['step']} of a run that it goes on from,"
     return f"{_name(release)}, which it derives from,"
+
+
+def _all_that_it_comes_of(lineage: Lineage) -> list[Entry]:
+    """The release, all that it derives from, and all that their runs go on from.
+
+    A cast or merge of a run that is gone on from is none of these: nothing here comes of its weights.
+    """
+    return [*lineage.releases, *(entry for entry in lineage.before if "derivation" not in entry.predicate)]
 
 
 def _name(release: Entry) -> str:
@@ -291,7 +302,7 @@ class Revoked:
 def _revocations(lineage: Lineage, entries: Sequence[Entry], news: Sequence[Revoked]) -> Check:
     """What the newest status entries and the publisher take back. The root's revocations were applied before."""
     name = "revocations"
-    releases = lineage.releases
+    releases = _all_that_it_comes_of(lineage)
     for release in releases:
         for entry in _words(release, entries):
             if entry.predicate["statement"] == "revoked":

@@ -257,7 +257,7 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
         return None
 
     def release_step() -> tuple[str, lineage.Lineage]:
-        found = lineage.find(entries)
+        found = lineage.find(entries, read.before or ())
         return lineage_checks.check_release(found, policy.log.origin), found
 
     traced = verdict.attempt("release", "CRYPTO", release_step)

@@ -15,7 +15,7 @@ import pytest
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
-from bitwitness.registry import bundle, completeness, derive, status_file, words
+from bitwitness.registry import bundle, collect, completeness, derive, status_file, words
 from bitwitness.registry.catalog import show_model
 from bitwitness.registry.checks import Check
 from bitwitness.registry.lineage import LineageBroken
@@ -332,3 +332,113 @@ def test_a_status_that_lists_no_fork_is_refused(project: Project) -> None:
     completeness.check_forks(traced.lineage, traced.told.entry, traced.told.marks)
     with pytest.raises(LineageBroken, match="among the forks of the run that it goes on from"):
         completeness.check_forks(traced.lineage, traced.told.entry, marks)
+
+
+# -- what was said of a release that a run goes on from --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "step", "word", "counts"),
+    [
+        ("middle", 4, "revoked", True),  # just what `child` begins with
+        ("tiny", 2, "revoked", True),  # just what `middle` began with
+        ("tiny", 2, "deprecated", True),
+        ("middle", 4, "deprecated", True),
+        ("middle", 6, "revoked", False),  # beyond the fork
+    ],
+)
+def test_what_goes_on_from_a_release_goes_with_it(
+    project: Project, run: str, step: int, word: str, counts: bool
+) -> None:
+    register(project, "before-lm", run, step=step)
+    refresh(project, "child-lm/1")
+    assert gate(project, refuse_deprecated=True)["deprecation"].ok is True
+    words.say(project, "before-lm/1", word, "bad data")
+    refresh(project, "child-lm/1")
+    checks = gate(project, refuse_deprecated=True)
+    name = "revocations" if word == "revoked" else "deprecation"
+    assert checks[name].ok is not counts, checks[name].detail
+    failed = [check.name for check in checks.values() if not check.ok and check.required]
+    assert failed == ([name] if counts else [])
+    if counts:
+        assert f"before-lm/1, of step {step} of a run that it goes on from," in checks[name].detail
+        assert "bad data" in checks[name].detail
+
+
+def test_a_release_that_a_run_goes_on_from_can_not_be_left_out(project: Project) -> None:
+    """Nor put in where it has no place, nor made the one that the bundle is about."""
+    register(project, "before-lm", "middle", step=4)
+    words.say(project, "before-lm/1", "revoked")
+    refresh(project, "child-lm/1")
+    path = project.models_dir / "child-lm" / "1" / bundle.FILE_NAME
+    whole = path.read_bytes()
+    (position,) = bundle.parse(whole).before or ()
+
+    def left_out(read: dict[str, Any]) -> None:
+        read["entries"] = [item for item in read["entries"] if item["index"] != position]
+        del read["before"]
+        said = [json.loads(base64.b64decode(item["entry"]["payload"])) for item in read["entries"]]
+        (word,) = (i["index"] for i, s in zip(read["entries"], said, strict=True) if "/endorse/" in s["predicateType"])
+        with project.open_ledger() as ledger:
+            middle = open_run(ledger, "middle").run
+        (one,) = (item for item in read["status"]["runs"] if item["run"] == middle)
+        one["words"] = [word]
+
+    for change, check, says in [
+        (left_out, "status", f"lists entry {position}, a release of run middle"),
+        (lambda read: read.pop("before"), "release", "holds 2 releases, not one"),
+        (lambda read: read.update(before=[position, position + 1]), "release", "that it does not hold"),
+        (lambda read: read.update(before=[_own(read, position)]), "release", "belongs to another run"),
+    ]:
+        read = jcs.parse(whole, max_bytes=bundle.SIZE_LIMIT)
+        change(read)
+        path.write_bytes(jcs.encode(read))
+        found = gate(project)[check]
+        assert found.ok is False and says in found.detail, found
+
+
+def test_no_other_release_is_shown_with_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One beyond the fork has no place here, and one that the log does not list so may lie about its step."""
+    register(project, "before-lm", "middle", step=4)
+    refresh(project, "child-lm/1")
+    traced = examine(project.models_dir / "child-lm" / "1", load_policy(project.trust_path)).traced
+    assert traced is not None and traced.told is not None and len(traced.lineage.before) == 1
+    marks = {run: [m for m in of if m.kind != "release"] for run, of in traced.told.marks.items()}
+    completeness.check_before(traced.lineage, traced.told.entry, traced.told.marks)
+    with pytest.raises(LineageBroken, match="among the releases of the run that is gone on from"):
+        completeness.check_before(traced.lineage, traced.told.entry, marks)
+    late = register(project, "late-lm", "middle", step=6)
+    released = collect._released
+    monkeypatch.setattr(collect, "_released", lambda ledger, fork: [*released(ledger, fork), late.index])
+    refresh(project, "child-lm/1")
+    found = gate(project)["release"]
+    assert found.ok is False and "is not a release that the run goes on from" in found.detail
+
+
+def _own(read: dict[str, Any], other: int) -> int:
+    """The position of the release that a bundle is about."""
+    for item in read["entries"]:
+        kind = json.loads(base64.b64decode(item["entry"]["payload"]))["predicateType"]
+        if "/release/" in kind and item["index"] != other:
+            return int(item["index"])
+    raise AssertionError
+
+
+def test_a_merge_with_a_run_that_goes_on_from_its_other_source(project: Project) -> None:
+    """A release of the run that is gone on from is a source, another one not; a cast of it says nothing of the rest."""
+    register(project, "before-lm", "middle", step=4, license="Apache-2.0")
+    register(project, "early-lm", "tiny", step=2)
+    derive.cast(project, "before-lm/1", "bf16", model="cast-lm")
+    made = derive.merge(project, [("before-lm/1", 0.5), ("child-lm/1", 0.5)], license="Apache-2.0", model="mixed")
+    policy = load_policy(project.trust_path)
+
+    def checks() -> dict[str, Check]:
+        sources = [project.models_dir / name / "1" for name in ("before-lm", "child-lm")]
+        return {check.name: check for check in examine(made.path, policy, sources=sources).checks}
+
+    words.say(project, "cast-lm/1", "revoked")
+    refresh(project, "mixed/1")
+    assert all(check.ok for check in checks().values() if check.required), checks()
+    words.say(project, "early-lm/1", "revoked")
+    refresh(project, "mixed/1")
+    assert checks()["revocations"].ok is False and "early-lm/1, of step 2 of" in checks()["revocations"].detail

@@ -176,7 +176,6 @@ def _nothing(project: Project) -> None:
         ("code", f'code = ["{_SMALL}"]', "run other .* does not allow code root", _nothing),
         ("precisions", 'precisions = ["bfp"]', "run other .* precision fp32", _nothing),
         ("datasets", "", "run other .* does not allow training dataset", _nothing),
-        ("max-loss", "", "run other .* was not measured on dataset", _nothing),
         ("auditors", "min_auditors = 2", "run small .*1 auditors.*run other .*1 auditors", _nothing),
         ("forbidden-versions", 'forbidden_versions = ["other-lm/1"]', "other-lm/1, which the release", _nothing),
         ("deprecation", "refuse_deprecated = true", "other-lm/1, which it derives from", _say("deprecated")),
@@ -192,8 +191,6 @@ def test_a_rule_that_one_run_breaks(
     text = next(item for item in lineage_of(project).own.genesis.predicate["datasets"])["dataset"]["root"]
     if check == "datasets":
         lines = [f'datasets = ["{text}"]']
-    if check == "max-loss":
-        lines = [f'max_loss = {{ "{text}" = 9.0 }}']
     if rule.startswith("require_audit"):
         lines = []  # the file that init writes asks for it
     checks = checks_of(project, *lines)
@@ -574,3 +571,16 @@ def test_what_is_exported_names_every_source(project: Project, tmp_path: Path) -
     }
     assert exit_code(checks.values()) == 0, checks
     assert "export" in checks
+
+
+@pytest.mark.parametrize("rule", ["max-loss", "eval-audit"])
+def test_losses_of_the_sources_are_none_of_the_merge(project: Project, rule: str) -> None:
+    """A source may be good, and 100000 times it with -99999 times another is not; nobody measured that."""
+    derive.merge(project, [("small-lm/1", 100000.0), ("other-lm/1", -99999.0)], model="junk")
+    derive.cast(project, "small-lm/1", "bf16", model="small-bf16")
+    measured = lineage_of(project, "small-lm").own.evals[-1].predicate["dataset"]["dataset"]["root"]
+    for name in ("junk", "small-bf16", "both"):
+        found = checks_of(project, f'max_loss = {{ "{measured}" = 9.0 }}', "require_eval_audit = true", name=name)[rule]
+        assert found.ok is None and found.required and found.detail.startswith("these weights were not measured"), found
+        assert "run small (" in found.detail and (rule != "max-loss" or " of at most 9 on " in found.detail)
+    assert checks_of(project, f'max_loss = {{ "{measured}" = 9.0 }}', name="small-lm")["max-loss"].ok is True
