@@ -219,11 +219,11 @@ def find(entries: Sequence[Entry], before: Collection[int] = ()) -> Lineage:
         run: _named(entries, "run", run, f"the run {run[:16]}… of {released[0]}") for run, released in of_run.items()
     }
     parents = {run: _parents(genesis, entries) for run, genesis in geneses.items()}
-    before = {parent.genesis.leaf: parent.genesis for line in parents.values() for parent in line}
-    before = {run: genesis for run, genesis in before.items() if run not in geneses}
-    _check_foreign(entries, geneses | before)
+    origins = {parent.genesis.leaf: parent.genesis for line in parents.values() for parent in line}
+    origins = {run: genesis for run, genesis in origins.items() if run not in geneses}
+    _check_foreign(entries, geneses | origins)
     lines = [_line(entries, geneses[run], released, parents[run]) for run, released in of_run.items()]
-    ancestors = [_line(entries, genesis, [], _parents(genesis, entries)) for genesis in before.values()]
+    ancestors = [_line(entries, genesis, [], _parents(genesis, entries)) for genesis in origins.values()]
     known = {entry.index for line in (*lines, *ancestors) for entry in (line.genesis, *line.chain, *line.datasets)}
     known |= {e.index for line in (*lines, *ancestors) for e in (*line.intents, *line.audits, *line.rechecks)}
     known |= {release.index, *(entry.index for entry in (*sources, *earlier))}
