@@ -27,7 +27,7 @@ from bitwitness.ledger.errors import BitwitnessError, FormatError
 from bitwitness.ledger.hash_pool import submit
 
 _HELLO = b"bitwitness/ranks/v1\x00"
-_NONCE = 32
+_NONCE = _MAC = 32
 _HEADER = struct.Struct(">cQ")
 _NUMBER = struct.Struct(">Q")
 _PIECE = 1 << 20
@@ -54,6 +54,14 @@ class RankFailed(RankError):
         super().__init__(rank, f"failed: {reason}")
         if reason.startswith("rank "):
             self.args = (reason,)
+
+
+def greeted(sock: socket.socket) -> bool:
+    """Whether the whole greeting of the other end is here, so that Channel() waits for nothing. Raises RankError."""
+    here = _peek(sock, None, len(_HELLO) + _NONCE)
+    if not _HELLO.startswith(here[: len(_HELLO)]):
+        raise RankError(None, "is no rank of this program")
+    return len(here) == len(_HELLO) + _NONCE
 
 
 class Channel:
@@ -123,6 +131,17 @@ class Channel:
         if kind != _JSON or length > JSON_LIMIT:
             raise self._unexpected(kind, length, "a message")
         return self._message(header, length)
+
+    def has_message(self, limit: int) -> bool:
+        """Whether a whole message is here, so that hear() waits for nothing. RankError if it is longer than `limit`."""
+        header = _peek(self._socket, self.rank, _HEADER.size)
+        if len(header) < _HEADER.size:
+            return False
+        kind, length = _HEADER.unpack(header)
+        if kind != _JSON or length > limit:
+            raise self._unexpected(kind, length, f"a message of at most {limit} bytes")
+        whole = _HEADER.size + int(length) + _MAC
+        return len(_peek(self._socket, self.rank, whole)) == whole
 
     def receive(self, into: memoryview) -> None:
         """Receive exactly as many bytes as `into` has. An end that failed says so instead."""
@@ -221,6 +240,23 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, (BitwitnessError, KernelError)):
         return str(error)
     return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+
+
+def _peek(sock: socket.socket, rank: int | None, most: int) -> bytes:
+    """What has arrived and was not read, of `most` bytes, without waiting."""
+    timeout = sock.gettimeout()
+    sock.setblocking(False)
+    try:
+        here = sock.recv(most, socket.MSG_PEEK)
+    except BlockingIOError:
+        return b""
+    except OSError as error:
+        raise RankError(rank, f"is gone: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        sock.settimeout(timeout)
+    if not here:
+        raise RankError(rank, "is gone: it closed the connection")
+    return here
 
 
 def _keep_alive(sock: socket.socket) -> None:

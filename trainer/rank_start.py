@@ -17,8 +17,9 @@ from typing import Any
 from bitwitness.ledger.captured_file import MODEL_LIMIT
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment, byte_view
-from bitwitness.ledger.errors import BitwitnessError, Stopped
+from bitwitness.ledger.errors import BitwitnessError
 
+from .arrivals import LOOK, Arrivals
 from .channel import Channel, RankError, RankFailed, fail, understood
 from .config import RunConfig, config_from_ledger
 from .fold import crossings, ranges
@@ -30,7 +31,6 @@ SECRET = "BITWITNESS_RANKS_KEY"
 """The environment variable that holds what only the ranks of a run know."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SECRET_LENGTH = 16
-_LOOK = 0.1
 
 Json = dict[str, Any]
 
@@ -60,12 +60,18 @@ class Place:
 
 
 def place_of(environment: Mapping[str, str], timeout: float) -> Place | None:
-    """This process's place by the variables that torchrun sets; None where they are not set, or say that it is alone.
+    """This process's place by the variables that torchrun sets; None where none is set, or they say that it is alone.
 
-    Raises BadPlace for what cannot be one.
+    Raises BadPlace for what cannot be one, and where some are set: a rank that trains alone would sign another run.
     """
-    if not all(environment.get(name) for name in _VARIABLES) or environment["WORLD_SIZE"] == "1":
+    given = [name for name in _VARIABLES if environment.get(name)]
+    if not given or (environment.get("WORLD_SIZE") == "1" and environment.get("RANK", "0") == "0"):
         return None
+    if missing := [name for name in _VARIABLES if name not in given]:
+        raise BadPlace(
+            f"{_are(given)} set and {_are(missing)} not: set all four for a run of several ranks, or give --ranks 1, "
+            "which ignores them"
+        )
     try:
         rank, ranks, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     except ValueError:
@@ -81,6 +87,11 @@ def place_of(environment: Mapping[str, str], timeout: float) -> Place | None:
     return Place(
         rank, ranks, environment["MASTER_ADDR"], port, secret.encode(), timeout, int(here) if here.isdecimal() else 1
     )
+
+
+def _are(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
 
 
 @dataclass(frozen=True)
@@ -136,19 +147,20 @@ def led(
     shards = terms.config.data.shards
     leader = Leader(place.ranks, shards, {}, stop)
     try:
-        addresses = _gather(listener, place, leader.channels, stop, look)
-        for rank, channel in leader.channels.items():
-            connect, accept = _neighbours(rank, shards, place.ranks)
-            channel.tell(
-                terms.to_json()
-                | {"accept": accept, "connect": [[peer, *addresses[peer]] for peer in connect]}
-                | {"timeout_ms": round(place.timeout * 1000)}
-            )
-            if terms.model is not None:
-                channel.send(byte_view(terms.model))
-        for rank, channel in sorted(leader.channels.items()):
-            if channel.hear() != {"ready": rank}:
-                raise RankError(rank, "does not say that it is ready")
+        with stop.at_once("stopped while rank 0 waited for the others; nothing was done"):
+            addresses = _gather(listener, place, leader.channels, look)
+            for rank, channel in leader.channels.items():
+                connect, accept = _neighbours(rank, shards, place.ranks)
+                channel.tell(
+                    terms.to_json()
+                    | {"accept": accept, "connect": [[peer, *addresses[peer]] for peer in connect]}
+                    | {"timeout_ms": round(place.timeout * 1000)}
+                )
+                if terms.model is not None:
+                    channel.send(byte_view(terms.model))
+            for rank, channel in sorted(leader.channels.items()):
+                if channel.hear() != {"ready": rank}:
+                    raise RankError(rank, "does not say that it is ready")
         yield leader
     except BaseException as error:
         leader.fail(error)
@@ -158,41 +170,31 @@ def led(
 
 
 def _gather(
-    listener: socket.socket, place: Place, channels: dict[int, Channel], stop: Stop, look: Callable[[], None]
+    listener: socket.socket, place: Place, channels: dict[int, Channel], look: Callable[[], None]
 ) -> dict[int, tuple[str, int]]:
     """Fill `channels`; return where each rank listens."""
-    addresses, codes, odd = {}, {}, ""
+    addresses, codes = {}, {}
     deadline = time.monotonic() + place.timeout
-    listener.settimeout(_LOOK)
-    while len(channels) < place.ranks - 1:
-        look()
-        if stop.number is not None:
-            raise Stopped("stopped while rank 0 waited for the others; nothing was done", stop.number)
-        if time.monotonic() > deadline:
-            absent = sorted(set(range(1, place.ranks)) - channels.keys())
-            others = f", nor have {len(absent) - 1} more" if absent[1:] else ""
-            raise RankError(absent[0], f"has not come within {place.timeout:g} seconds{others}{odd}")
-        try:
-            sock, (host, *_) = listener.accept()
-        except TimeoutError:
-            continue
-        try:
-            channel = Channel(sock, place.secret, timeout=min(place.timeout, 10.0))
-            said = channel.hear()
-        except RankError as error:  # a stranger must not end what others do
-            odd = f"; {host} was turned away: {error}"
-            sock.close()
-            continue
-        rank, port = said.get("rank"), said.get("port")
-        if not (isinstance(rank, int) and 0 < rank < place.ranks and said.get("ranks") == place.ranks):
-            fail([channel], reason := f"is one of {place.ranks}; {host} came as rank {rank} of {said.get('ranks')}")
-            raise RankError(0, reason)
-        if rank in channels or not isinstance(port, int):
-            fail([channel], "two processes came as this rank")
-            raise RankError(rank, f"came twice, the second time from {host}")
-        channel.rank = rank
-        channel.wait(place.timeout)
-        channels[rank], addresses[rank], codes[rank] = channel, (str(host), port), said.get("code")
+    with Arrivals(listener, place.secret) as arrivals:
+        while len(channels) < place.ranks - 1:
+            look()
+            if time.monotonic() > deadline:
+                absent = sorted(set(range(1, place.ranks)) - channels.keys())
+                others = f", nor have {len(absent) - 1} more" if absent[1:] else ""
+                odd = f"; {arrivals.turned_away}" if arrivals.turned_away else ""
+                raise RankError(absent[0], f"has not come within {place.timeout:g} seconds{others}{odd}")
+            for channel, said, host in arrivals.look():
+                rank, port = said.get("rank"), said.get("port")
+                if not (isinstance(rank, int) and 0 < rank < place.ranks and said.get("ranks") == place.ranks):
+                    reason = f"is one of {place.ranks}; {host} came as rank {rank} of {said.get('ranks')}"
+                    fail([channel], reason)
+                    raise RankError(0, reason)
+                if rank in channels or not isinstance(port, int):
+                    fail([channel], "two processes came as this rank")
+                    raise RankError(rank, f"came twice, the second time from {host}")
+                channel.rank = rank
+                channel.wait(place.timeout)
+                channels[rank], addresses[rank], codes[rank] = channel, (host, port), said.get("code")
     code = code_commitment().root
     for rank in sorted(channels):
         if codes[rank] != code:
@@ -228,69 +230,71 @@ class Joining:
     _peers: _Peers
 
     def ready(self, stop: Stop) -> Follower:
-        """Connect to the neighbours, and say that this rank computes the same."""
+        """Connect to the neighbours, and say that this rank computes the same. Raises Stopped, RankError."""
+        with stop.at_once(f"stopped while rank {self.place.rank} waited for the others; nothing was done"):
+            self._meet()
+        return Follower(self.place.rank, self.place.ranks, self.terms.config.data.shards, self.channels, stop)
+
+    def _meet(self) -> None:
         place, timeout = self.place, self.channels[0].timeout
         for rank, host, port in self._peers.connect:
             channel = Channel(_connect(rank, host, port, place), place.secret, timeout=timeout, rank=rank)
             self.channels[rank] = channel
             channel.tell({"rank": place.rank})
-        self._listener.settimeout(timeout)
-        while awaited := self._peers.accept - self.channels.keys():
-            try:
-                sock, _ = self._listener.accept()
-            except TimeoutError:
-                raise RankError(min(awaited), f"does not connect to rank {place.rank}") from None
-            try:
-                channel = Channel(sock, place.secret, timeout=timeout)
-                came = channel.hear().get("rank")
-            except RankError:  # a stranger
-                sock.close()
-                continue
-            if came in awaited:
-                self.channels[came] = channel
-                channel.rank = came
+        deadline = time.monotonic() + timeout
+        with Arrivals(self._listener, place.secret) as arrivals:
+            while awaited := self._peers.accept - self.channels.keys():
+                if time.monotonic() > deadline:
+                    raise RankError(min(awaited), f"does not connect to rank {place.rank}")
+                for channel, said, _ in arrivals.look():
+                    came = said.get("rank")
+                    if not isinstance(came, int) or came not in awaited - self.channels.keys():
+                        channel.close()
+                        continue
+                    channel.rank = came
+                    channel.wait(timeout)
+                    self.channels[came] = channel
         self.channels[0].tell({"ready": place.rank})
-        return Follower(place.rank, place.ranks, self.terms.config.data.shards, self.channels, stop)
 
 
 @contextlib.contextmanager
-def joined(place: Place) -> Iterator[Joining]:
-    """Come to rank 0 and hear what the run is. Whatever goes wrong here is told to the others."""
-    channels = {}
-    sock = _connect(0, place.host, place.port, place)
+def joined(place: Place, stop: Stop) -> Iterator[Joining]:
+    """Come to rank 0 and hear what the run is. Whatever goes wrong is told to the others. Raises Stopped, RankError."""
+    channels: dict[int, Channel] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            with stop.at_once(f"stopped while rank {place.rank} waited for rank 0; nothing was done"):
+                sock = stack.enter_context(_connect(0, place.host, place.port, place))
+                channels[0] = channel = Channel(sock, place.secret, timeout=place.timeout, rank=0)
+                listener = stack.enter_context(listening(channel.own_host, 0))
+                terms, peers = _introduce(place, channel, listener.getsockname()[1])
+            yield Joining(place, terms, channels, listener, peers)
+        except BaseException as error:
+            fail(channels.values(), error)
+            raise
+        finally:
+            for channel in channels.values():
+                channel.close()
+
+
+def _introduce(place: Place, channel: Channel, port: int) -> tuple[Terms, _Peers]:
+    """Say who this is and where it listens; what rank 0 answers."""
+    channel.tell({"code": code_commitment().root, "port": port, "rank": place.rank, "ranks": place.ranks})
     try:
-        channels[0] = channel = Channel(sock, place.secret, timeout=place.timeout, rank=0)
-        with listening(channel.own_host, 0) as listener:
-            channel.tell(
-                {
-                    "code": code_commitment().root,
-                    "port": listener.getsockname()[1],
-                    "rank": place.rank,
-                    "ranks": place.ranks,
-                }
-            )
-            try:
-                said = channel.hear(patient=True)
-            except RankFailed:
-                raise
-            except RankError as error:
-                raise RankError(0, f"did not take this rank ({error}); is {SECRET} the same on both?") from None
-            with understood(0):
-                model = bytearray(min(int(said["model"]), MODEL_LIMIT))
-                channel.wait(int(said["timeout_ms"]) / 1000)
-                peers = _Peers([(int(r), str(h), int(p)) for r, h, p in said["connect"]], set(said["accept"]))
-                config = config_from_ledger(said["config"])
-                dataset, used = Commitment.from_json(said["dataset"], type="dataset/1"), said["arithmetic"]
-            if model:
-                channel.receive(memoryview(model))
-            yield Joining(place, Terms(config, dataset, used, bytes(model) or None), channels, listener, peers)
-    except BaseException as error:
-        fail(channels.values(), error)
+        said = channel.hear(patient=True)
+    except RankFailed:
         raise
-    finally:
-        for channel in channels.values():
-            channel.close()
-        sock.close()
+    except RankError as error:
+        raise RankError(0, f"did not take this rank ({error}); is {SECRET} the same on both?") from None
+    with understood(0):
+        model = bytearray(min(int(said["model"]), MODEL_LIMIT))
+        channel.wait(int(said["timeout_ms"]) / 1000)
+        peers = _Peers([(int(r), str(h), int(p)) for r, h, p in said["connect"]], set(said["accept"]))
+        config = config_from_ledger(said["config"])
+        dataset, used = Commitment.from_json(said["dataset"], type="dataset/1"), said["arithmetic"]
+    if model:
+        channel.receive(memoryview(model))
+    return Terms(config, dataset, used, bytes(model) or None), peers
 
 
 def _connect(rank: int, host: str, port: int, place: Place) -> socket.socket:
@@ -303,4 +307,4 @@ def _connect(rank: int, host: str, port: int, place: Place) -> socket.socket:
             if time.monotonic() > deadline:
                 reason = (error.strerror or str(error)).lower()
                 raise RankError(rank, f"is not at {host}:{port}: {reason}") from None
-            time.sleep(_LOOK)
+            time.sleep(LOOK)

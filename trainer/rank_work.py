@@ -52,9 +52,9 @@ class Worked:
 def work(project: Project, place: Place, *, threads: int, windows_at_once: int = 0, load: Load | None = None) -> Worked:
     """Be one of the ranks of a run until rank 0 ends it. Without `load` there is no run.toml here to compare.
 
-    Raises RankError, and the errors of configuration and data.
+    Raises RankError, Stopped where a signal came before all ranks were there, and the errors of configuration and data.
     """
-    with joined(place) as joining, stop_signals() as stop:  # before, a signal has nothing to wait for
+    with stop_signals() as stop, joined(place, stop) as joining:
         return _work(project, joining, threads, windows_at_once, load, stop)
 
 

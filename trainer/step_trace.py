@@ -21,6 +21,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 
 from . import records
+from .ancestry import line_of
 from .data.reads import NoSuchStep, training_dataset, training_windows
 from .history import RunHistory, open_verified_run
 from .layout import Layout
@@ -78,9 +79,10 @@ def trace_step(
         history = open_verified_run(place.project, ledger, name)
         require_steps(history)
         faulty = {fault.step for fault in check_record(history, ledger.origin)}
-    if number not in history.steps:
-        has = f"it has {history.first + 1} to {history.last_step}"
-        raise NoSuchStep(f"run {history.name} has no step {number} in the ledger; {has}")
+        if number not in history.steps:
+            line = line_of(place.project, ledger, name) if number <= history.first else []
+            before = next((span.name for span in line if span.first < number <= span.last), None)
+            raise NoSuchStep(history, number, before=before)
     material = place.material
     workspace = replay_workspace(material, history, threads, windows_at_once)
     provide_first(material, history)

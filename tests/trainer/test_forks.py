@@ -313,3 +313,24 @@ def test_an_export_holds_what_the_child_goes_on_from(forked: Project, tmp_path: 
         out = tmp_path / "alice.jsonl"
         venue = RemoteVenue(remote, tmp_path / "work", tmp_path / "alice" / "trust.toml", alice, out=out)
         assert audit(venue, "child", steps=(4, 6), threads=1).result == "match"
+
+
+def test_a_step_from_before_a_run_is_in_the_run_that_it_goes_on_from(
+    made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(made.root)
+    with made.open_ledger() as opened:
+        export_tiles(opened, tmp_path / "public")
+    for source, words in (
+        (["child"], "r"),
+        ([str(made.root), "child"], f"{made.root} r"),
+        ([str(tmp_path / "public"), "child", "--policy", "trust.toml"], f"{tmp_path / 'public'} r --policy trust.toml"),
+    ):
+        capsys.readouterr()
+        assert main(["trace", *source, "--step", "3"]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            "error: run child has no step 3 in the ledger; it has 5 to 8; step 3 is in run r, which it goes on from: "
+            f"`ledger trace {words} --step 3`"
+        )
+    assert main(["trace", "child", "--step", "9"]) == 2
+    assert capsys.readouterr().err == "error: run child has no step 9 in the ledger; it has 5 to 8\n"

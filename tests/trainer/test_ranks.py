@@ -17,22 +17,34 @@ from typing import Any
 
 import pytest
 
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError, Stopped
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import memory, rank_start, rank_work
+from bitwitness.trainer import arrivals, memory, rank_start, rank_work
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.channel import RankError
 from bitwitness.trainer.config import RunConfig, parse_config
-from bitwitness.trainer.data import DatasetDamaged
+from bitwitness.trainer.data import Dataset, DatasetDamaged
 from bitwitness.trainer.history import RunHistory, open_run
 from bitwitness.trainer.local_ranks import LocalRanks
-from bitwitness.trainer.rank_start import SECRET, BadPlace, Place, Terms, led, listening, place_of
+from bitwitness.trainer.rank_start import (
+    SECRET,
+    BadPlace,
+    Joining,
+    Place,
+    Terms,
+    _Peers,
+    joined,
+    led,
+    listening,
+    place_of,
+)
 from bitwitness.trainer.rank_work import work
 from bitwitness.trainer.ranks import Follower, Leader
 from bitwitness.trainer.run import Progress, train
 from bitwitness.trainer.step import NotFinite, Workspace
-from bitwitness.trainer.stop import Stop
+from bitwitness.trainer.stop import Stop, stop_signals
 
 from .conftest import make_project, small_table
 from .own_models import GPT
@@ -271,6 +283,123 @@ def test_who_waits_for_ranks_can_be_stopped(project: Project) -> None:
     assert stopped.value.exit_code == 143 and "refused" not in names(project)
 
 
+@contextmanager
+def signalled(number: signal.Signals, after: float = 0.3) -> Iterator[None]:
+    """This process gets the signal `after` so many seconds."""
+    timer = threading.Timer(after, lambda: os.kill(os.getpid(), number))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def silent_stranger(listener: socket.socket) -> socket.socket:
+    return socket.create_connection(listener.getsockname()[:2])
+
+
+def test_who_waits_for_what_ranks_compare_can_be_stopped(project: Project) -> None:
+    """Rank 1 has come, and does not say that it is ready."""
+    done = threading.Event()
+
+    def never_ready(project: Project, place: Place, **_: Any) -> None:
+        with joined(place, Stop()):
+            done.wait(15)
+
+    began = time.monotonic()
+    with listening("127.0.0.1", 0) as listener, stop_signals() as stop, signalled(signal.SIGTERM, after=1.0):
+        place = Place(0, 2, "127.0.0.1", listener.getsockname()[1], b"k" * 32, 10.0)
+        other = threading.Thread(target=never_ready, args=(project, replace(place, rank=1)))
+        other.start()
+        with (
+            pytest.raises(Stopped, match="waited for the others; nothing was done"),
+            led(listener, place, terms_of(project), stop),
+        ):
+            pass
+        done.set()
+        other.join(20)
+    assert time.monotonic() - began < 5
+
+
+def terms_of(project: Project) -> Terms:
+    dataset = Dataset.open(project.data_dir, "text").commitment
+    return Terms(configured("refused"), dataset, {"name": "none"}, None)
+
+
+def test_a_rank_that_waits_for_its_neighbour_can_be_stopped(project: Project) -> None:
+    """It accepts another rank, which never comes."""
+    with listening("127.0.0.1", 0) as listener, stop_signals() as stop:
+        ours, theirs = connected()
+        place = Place(1, 4, "127.0.0.1", 1, b"k" * 32, 10.0)
+        joining = Joining(place, terms_of(project), {0: ours}, listener, _Peers([], {3}))
+        began = time.monotonic()
+        with (
+            signalled(signal.SIGINT),
+            pytest.raises(Stopped, match="stopped while rank 1 waited for the oth") as stopped,
+        ):
+            joining.ready(stop)
+        assert stopped.value.exit_code == 130 and time.monotonic() - began < 3
+        with pytest.raises(Stopped):  # a signal that came before, too
+            joining.ready(stop)
+        ours.close()
+        theirs.close()
+
+
+def test_strangers_do_not_prolong_the_wait_for_a_neighbour(project: Project) -> None:
+    with listening("127.0.0.1", 0) as listener:
+        ours, theirs = connected(timeout=1.0)
+        place = Place(1, 4, "127.0.0.1", 1, b"k" * 32, 1.0)
+        joining = Joining(place, terms_of(project), {0: ours}, listener, _Peers([], {3}))
+        over = threading.Event()
+
+        def knock() -> None:
+            while not over.wait(0.4):
+                silent_stranger(listener).close()
+
+        knocking = threading.Thread(target=knock)
+        knocking.start()
+        began = time.monotonic()
+        threading.Timer(4, over.set).start()
+        with pytest.raises(RankError, match="rank 3 does not connect to rank 1"):
+            joining.ready(Stop())
+        assert time.monotonic() - began < 2.5
+        over.set()
+        knocking.join()
+        ours.close()
+        theirs.close()
+
+
+def test_silent_strangers_keep_no_rank_from_coming(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those that say nothing, nor those that begin and do not go on."""
+    strangers: list[socket.socket] = []
+
+    def work_after_strangers(project: Project, place: Place, **options: Any) -> None:
+        for said in (b"", b"b", b"bitwitness/ranks/v1\x00" + bytes(32), b"GET / HTTP/1.1\r\n\r\n"):
+            strangers.append(socket.create_connection((place.host, place.port)))
+            strangers[-1].sendall(said)
+        work(project, place, **options)
+
+    began = time.monotonic()
+    train(project, configured("strangers"), threads=1, company=Threads(project, 2, who=work_after_strangers))
+    assert time.monotonic() - began < 6
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_who_says_nothing_is_turned_away_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_PATIENCE", 60.0)
+    monkeypatch.setattr(arrivals, "_HURRY", 0.2)
+    monkeypatch.setattr(arrivals, "_MOST", 2)
+    with listening("127.0.0.1", 0) as listener, arrivals.Arrivals(listener, b"k" * 32) as door:
+        silent = [silent_stranger(listener) for _ in range(3)]
+        began = time.monotonic()
+        while not door.turned_away:
+            assert not list(door.look()) and time.monotonic() - began < 5
+        assert door.turned_away == "127.0.0.1 was turned away: a peer has not said who it is"
+        for sock in silent:
+            sock.close()
+
+
 def test_more_ranks_than_shards(project: Project) -> None:
     with pytest.raises(BadPlace, match=r"9 ranks are not 1 to 8; a step has 8 shards \(data.shards\)"):
         train(project, configured("many"), threads=1, company=Threads(project, 9))
@@ -294,10 +423,19 @@ def test_damaged_data_of_one_rank(project: Project, monkeypatch: pytest.MonkeyPa
         honest(self, first, count)
 
     monkeypatch.setattr(rank_work.WindowStream, "check_samples", check_samples)
+    codes: list[int] = []
+
+    def work_and_tell(project: Project, place: Place, **options: Any) -> None:
+        try:
+            work(project, place, **options)
+        except BitwitnessError as error:
+            codes.append(error.exit_code)
+
     with pytest.raises(
         RankError, match=r"^rank 1 failed: dataset text: the tokens of document 3 differ; run damaged is"
-    ):
-        train(project, configured("damaged"), threads=1, company=Threads(project, 2))
+    ) as missed:
+        train(project, configured("damaged"), threads=1, company=Threads(project, 2, who=work_and_tell))
+    assert (missed.value.exit_code, codes) == (2, [1])  # as docs/ranks.md says
     assert len(computed(project, "damaged")) == 1
 
 
@@ -392,10 +530,17 @@ def test_a_place_by_the_variables_of_torchrun() -> None:
     assert "ssss" not in repr(place_of(usual, 9.0))
     under = place_of({**usual, "TORCHELASTIC_USE_AGENT_STORE": "True"}, 9.0)
     assert under is not None and under.port == 29501
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        assert place_of({key: value for key, value in usual.items() if key != name}, 9.0) is None
-    assert place_of({**usual, "WORLD_SIZE": "1"}, 9.0) is None
+    four = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert place_of({SECRET: "s" * 16, **dict.fromkeys(four, "")}, 9.0) is None
+    for name in four:
+        with pytest.raises(BadPlace, match=rf"{name} is not: set all four .* or give --ranks 1"):
+            place_of({**usual, name: ""}, 9.0)
+        with pytest.raises(BadPlace, match=f"^{name} is set and .* and .* are not: set all four"):
+            place_of({name: "2"}, 9.0)
+    assert place_of({"WORLD_SIZE": "1"}, 9.0) is None
+    assert place_of({**usual, "RANK": "0", "WORLD_SIZE": "1"}, 9.0) is None
     for change in (
+        {"WORLD_SIZE": "1"},
         {"RANK": "4"},
         {"RANK": "-1"},
         {"RANK": "one"},
@@ -480,6 +625,38 @@ def test_the_command_leaves_no_process_behind(project: Project) -> None:
     second.kill()
     second.communicate()
     assert len(others) == 2 and gone(others)
+
+
+def test_a_rank_that_lacks_a_variable_trains_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "half.toml"
+    config.write_text(RUN.replace("NAME", "never").replace("STEPS", "1"))
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    assert main(["--project", str(project.root), "train", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: RANK, WORLD_SIZE and MASTER_ADDR are set and MASTER_PORT is not: set all four "), (
+        said
+    )
+    assert "never" not in names(project)
+
+
+def test_a_rank_that_waits_for_rank_0_can_be_stopped(project: Project) -> None:
+    """Where rank 0 has taken the connection and says nothing; and before it listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), SECRET: "s" * 16}
+        waiting = command(project, str(project.root / "none.toml"), environment=place)
+        taken, _ = server.accept()
+        waiting.terminate()
+        _, notes = waiting.communicate(timeout=20)
+        taken.close()
+    message = "stopped while rank 1 waited for rank 0; nothing was done"
+    assert (waiting.returncode, notes) == (143, f"{message}\n")
+    with signalled(signal.SIGTERM, after=0.5), pytest.raises(Stopped, match=f"^{message}$"):
+        work(project, Place(1, 2, "127.0.0.1", port, b"s" * 16, 10.0), threads=1)
 
 
 def entries(project: Project, name: str) -> list[Any]:

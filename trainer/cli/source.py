@@ -104,7 +104,7 @@ def open_to_read(text: str, *, policy: Path | None = None, work: Path | None = N
         return
     elsewhere = [] if policy is None and work is None else ["--policy", "--work"]
     project, named = _project(text, elsewhere, "which is read as it is")
-    yield Source(LocalPlace(project), named)
+    yield Source(LocalPlace(project), named, _words(text, None, None) if named is None else ("", ""))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.errors import BitwitnessError
 
 from ..culprit_text import difference_json, lines
+from ..data.reads import NoSuchStep
 from ..step_trace import VALUES, StepTrace, trace_step
 from ..venue import LocalPlace, Place
 from .options import AtOnce, Device, Threads, cores
@@ -63,16 +64,21 @@ def trace(
     if out is not None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise BitwitnessError(f"--out {out} is there already, and a trace is evidence; give another --out")
     with open_to_read(source, policy=policy, work=work) as opened, counting("replaying") as report:
-        found = trace_step(
-            opened.place,
-            opened.run(run),
-            step,
-            threads=threads or cores(),
-            windows_at_once=windows_at_once,
-            values=values_mib << 20,
-            only=_call(call),
-            report=report,
-        )
+        try:
+            found = trace_step(
+                opened.place,
+                opened.run(run),
+                step,
+                threads=threads or cores(),
+                windows_at_once=windows_at_once,
+                values=values_mib << 20,
+                only=_call(call),
+                report=report,
+            )
+        except NoSuchStep as error:
+            if error.before is not None:
+                error.args = (f"{error}: `ledger trace {opened.again(error.before)} --step {step}`",)
+            raise
     folder = out or _folder(opened.place, found)
     found.write(folder)
     if as_json:

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 
 class NoSuchStep(BitwitnessError):
-    """The run has no such step in the ledger."""
+    """The run has no such step in the ledger. `before` is the run that has it, which this one goes on from."""
+
+    def __init__(self, history: RunHistory, step: int, *, before: str | None = None) -> None:
+        self.before = before
+        there = "" if before is None else f"; step {step} is in run {before}, which it goes on from"
+        has = f"it has {history.first + 1} to {history.last_step}{there}"
+        super().__init__(f"run {history.name} has no step {step} in the ledger; {has}")
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,7 @@ def training_windows(history: RunHistory, dataset: Dataset) -> WindowStream:
 def samples_of_step(history: RunHistory, step: int) -> range:
     """The samples that a step read. Raises NoSuchStep."""
     if step not in history.steps:
-        raise NoSuchStep(
-            f"run {history.name} has no step {step} in the ledger; it has {history.first + 1} to {history.last_step}"
-        )
+        raise NoSuchStep(history, step)
     end = int(history.computed(step)["control"]["cursor"])
     return range(end - history.config.data.windows_per_step, end)
 
