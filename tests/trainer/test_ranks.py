@@ -371,6 +371,8 @@ def test_strangers_do_not_prolong_the_wait_for_a_neighbour(project: Project) -> 
 
 def test_silent_strangers_keep_no_rank_from_coming(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither those that say nothing, nor those that begin and do not go on."""
+    monkeypatch.setattr(arrivals, "_PATIENCE", 30.0)
+    monkeypatch.setattr(arrivals, "_HURRY", 30.0)  # who waits for one of them, waits so long
     strangers: list[socket.socket] = []
 
     def work_after_strangers(project: Project, place: Place, **options: Any) -> None:
