@@ -42,6 +42,11 @@ class AppendRows:
             self._write_entries()
             self._derivation.flush()
 
+    def write(self) -> None:
+        """Have the connection see the entries that were taken in so far."""
+        if self._entries:
+            self._write_entries()
+
     def commit(self) -> None:
         """Make it durable."""
         if self._number == 1 and self._entries and self._derivation.may_wait():

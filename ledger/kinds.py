@@ -408,6 +408,7 @@ _TABLE = (
             SIGNER,
             Field("run", HASH),
             Field("size", POSITIVE, note="of the ledger that the auditor saw"),
+            Field("root", HASH, note="of the ledger's tree over these entries, which are what is audited"),
             Field("first", COUNT, note="first step of the range"),
             Field("last", COUNT, note="last step of the range"),
             Field("samples", COUNT, note="units to draw"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from .admission import Admission
 from .append_rows import AppendRows
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
-from .errors import BitwitnessError
+from .errors import BitwitnessError, EntryError
 from .keys import Signer
 from .ledger_file import (
     LedgerDamaged,
@@ -381,6 +381,9 @@ class Ledger:
                     entry = item if isinstance(item, Sealed) else sealed.read(item)
                     index = tree.size
                     self._admission.admit(index, entry)
+                    if entry.kind.name == "audit-intent":
+                        rows.write()
+                        self._check_seen(entry.envelope.statement["predicate"])
                     rows.add(index, entry, tree.append(entry.leaf_hash))
                 rows.commit()
             except BaseException:
@@ -389,6 +392,13 @@ class Ledger:
         self._tree = tree
         self._admission.keep()
         return range(first, tree.size)
+
+    def _check_seen(self, intent: Mapping[str, Any]) -> None:
+        """An auditor states the root of what he saw; of another log's entries nothing is taken. Raises EntryError."""
+        if merkle.root_from_nodes(intent["size"], self.node).hex() != intent["root"]:
+            raise EntryError(
+                f"its auditor saw other {intent['size']} entries than those of this ledger", "predicate.root"
+            )
 
     def sign_checkpoint(self, signer: Signer, *others: Signer) -> str:
         """Sign the tree as it stands, store the note and return it. If it is signed already, return what is stored.

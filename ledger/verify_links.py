@@ -41,10 +41,11 @@ class _Intent:
 class Links:
     """Follows the entries in order and checks what each says of those before it."""
 
-    def __init__(self, report: Report, keys: KeyRing, origin: str | None) -> None:
+    def __init__(self, report: Report, keys: KeyRing, origin: str | None, roots: Mapping[int, bytes]) -> None:
         self._report = report
         self._keys = keys
         self._origin = origin
+        self._roots = roots
         self._runs: dict[str, _Run] = {}
         self._names: set[str] = set()
         self._kinds: dict[str, str] = {}
@@ -103,6 +104,8 @@ class Links:
             self._intents[own] = _Intent(index, facts.keyid, said)
             if said["size"] > index:
                 yield f"says that its auditor saw {said['size']} entries, {index} are before it"
+            elif self._roots.get(said["size"], b"").hex() != said["root"]:
+                yield f"was made over {said['size']} other entries than those of this ledger: the log was forked"
             last = self._runs[said["run"]].rules.last_step
             if said["last"] > last:
                 yield f"announces an audit up to step {said['last']}, the run has {last}"

@@ -166,7 +166,7 @@ _SAID = {
     "run": ("datasets", "origin"),
     "eval": ("dataset",),
     "release": (*RELEASE_FIELDS, "derivation"),
-    "audit-intent": ("beacon", "last", "run", "size", "time"),
+    "audit-intent": ("beacon", "last", "root", "run", "size", "time"),
     "audit": ("basis", "beacon", "intent", "run", "seed"),
     "recheck": ("audit", "run"),
 }

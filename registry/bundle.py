@@ -109,6 +109,21 @@ class Anchor(Strict):
 Anchors = Annotated[list[Anchor], Field(min_length=1, max_length=64)]
 
 
+class IntentProof(Strict):
+    """What the auditor saw who announced an audit as ``entry`` of the log: its `size` entries with its `root`.
+
+    ``consistency`` leads from there to the bundle's checkpoint.
+    """
+
+    consistency: Annotated[list[Hash], Field(max_length=126)]
+    entry: Position
+
+
+def _intents(value: list[IntentProof]) -> list[IntentProof]:
+    _ascending([item.entry for item in value])
+    return value
+
+
 class RunMark(Strict):
     """What the units of an audit depend on: a stored state, resume, fork or release of the run, ``entry`` in the log.
 
@@ -173,6 +188,7 @@ class Provenance(Strict):
     next; absent where neither was.
     ``before`` are the log positions of other releases, of runs that others here go on from, at or before the step where
     they do; absent where there are none. They are here for what was said of them: the bundle is not about them.
+    ``intents`` shows of every announced audit in ``entries`` that it is of this log; absent where none is there.
     ``status`` stands with a `status` entry, and only there. ``timestamps`` are answers of RFC 3161 authorities, base64,
     over the bytes of ``checkpoint``; absent where nobody was asked.
     """
@@ -183,6 +199,7 @@ class Provenance(Strict):
     entries: Annotated[list[LoggedEntry], AfterValidator(ascending_entries)]
     format: Literal["bitwitness/provenance/1"]
     history: Annotated[list[HistoryProof], AfterValidator(_history)]
+    intents: Annotated[list[IntentProof], Field(min_length=1), AfterValidator(_intents)] | None = None
     status: StatusProof | None = None
     timestamps: Annotated[list[Timestamp], Field(min_length=1, max_length=TIMESTAMPS_LIMIT)] | None = None
     weights: Annotated[list[TensorLeaf], AfterValidator(_weights)]

@@ -68,6 +68,7 @@ def collect(ledger: Ledger, release: int, note: str, leaves: Sequence[TensorLeaf
         entries=entries,
         format=bundle.FORMAT,
         history=shown.history,
+        intents=_intents(ledger, shown.entries, checkpoint.size) or None,
         status=shown.status,
         weights=[
             bundle.TensorLeaf(
@@ -249,6 +250,17 @@ def _history(ledger: Ledger, genesis: int, chain: Sequence[int]) -> list[bundle.
         )
         for outer, inner in sorted(pairs)
     ]
+
+
+def _intents(ledger: Ledger, chosen: Iterable[int], size: int) -> list[bundle.IntentProof]:
+    """What each announced audit in ``chosen`` was of, proven to be the beginning of the first ``size`` entries."""
+    announced = set(_column(ledger, "SELECT entry FROM audit_intents")) & {index for index in chosen if index < size}
+    found = []
+    for index in sorted(announced):
+        seen = open_envelope(ledger.entry(index)).statement["predicate"]["size"]
+        proof = [node.hex() for node in ledger.consistency_proof(seen, size)]
+        found.append(bundle.IntentProof(consistency=proof, entry=index))
+    return found
 
 
 def _anchors(ledger: Ledger, chosen: Iterable[int], size: int) -> dict[int, bundle.Anchor]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.beacon import BeaconWrong, check_seed
+from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, state_digest
 from bitwitness.ledger.derivation_rules import check_derivation
 from bitwitness.ledger.errors import ProofError
 from bitwitness.ledger.verify import KeyRing
 
-from .bundle import HistoryProof
+from .bundle import HistoryProof, IntentProof
 from .evidence import Entry
 from .lineage import Lineage, LineageBroken, RunLine
 
@@ -173,12 +174,29 @@ def _check_datasets(line: RunLine) -> str:
     )
 
 
-def check_audits(lineage: Lineage) -> str:
+def check_audits(lineage: Lineage, proofs: Sequence[IntentProof], head: Checkpoint) -> str:
     """Every audit answers an intent of the same auditor about its run, made before it; none answers twice.
 
-    Every recheck is another auditor's, of an audit before it.
+    Every intent was made over the entries of this log, and not over others that its owner signed: what an auditor saw
+    binds whoever goes by his word. Every recheck is another auditor's, of an audit before it.
     """
+    shown = {proof.entry: proof for proof in proofs}
+    intents = {intent.index for line in lineage.every for intent in line.intents}
+    if shown.keys() != intents:
+        raise LineageBroken("not of each announced audit is shown which log it is of: ask for a refreshed bundle")
+    for line in lineage.every:
+        for intent in line.intents:
+            _check_seen(intent, shown[intent.index], head)
     return lineage.each(_check_audits)
+
+
+def _check_seen(intent: Entry, proof: IntentProof, head: Checkpoint) -> None:
+    said = intent.predicate
+    try:
+        nodes = [bytes.fromhex(node) for node in proof.consistency]
+        merkle.verify_consistency(said["size"], head.size, bytes.fromhex(said["root"]), head.root, nodes)
+    except ProofError as error:
+        raise LineageBroken(f"{intent} was made over {said['size']} entries of another log: {error}") from error
 
 
 def _check_audits(line: RunLine) -> str:

@@ -268,7 +268,9 @@ def _authenticate(read: bundle.Provenance, policy: Policy, verdict: Verdict) -> 
     verdict.attempt("data", "CRYPTO", lambda: (lineage_checks.check_datasets(traced), True))
     verdict.attempt("code", "CRYPTO", lambda: (traced.each(_code_line), True))
     verdict.attempt("evals", "CRYPTO", lambda: (traced.each(rules.eval_line, traced.runs), True))
-    verdict.attempt("audits", "CRYPTO", lambda: (lineage_checks.check_audits(traced), True))
+    verdict.attempt(
+        "audits", "CRYPTO", lambda: (lineage_checks.check_audits(traced, read.intents or (), checkpoint), True)
+    )
     told = None
     if read.status is not None or any(entry.kind == "status" for entry in entries):
         told = verdict.attempt(

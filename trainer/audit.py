@@ -329,12 +329,14 @@ def _announce(
             work.finish()  # it was answered; only this folder does not know
             continue
         return work, _hand_over(venue, ledger, work, index, drawn=drawn)
+    size = ledger.size
     predicate = {
         **asked,
         "first": span[0],
         "last": span[1],
+        "root": ledger.root(size).hex(),
         "signer": venue.auditor.keyid,
-        "size": ledger.size,
+        "size": size,
         "time": rfc3339.now(),
     }
     intent = seal(entries.statement("audit-intent", None, predicate), venue.auditor)

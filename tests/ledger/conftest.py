@@ -195,7 +195,7 @@ def build() -> Examples:
         empty = dict(entries.EMPTY_HISTORY)
         made.add(label, "run", {**genesis, "name": "second", "init": init, **start, "seq": 0, "history": empty})
 
-    intent: Json = {"run": run, "size": 15, "first": 0, "last": 2, "samples": 1, "time": TIME}
+    intent: Json = {"run": run, "size": 15, "root": "4f" * 32, "first": 0, "last": 2, "samples": 1, "time": TIME}
     announced = made.add("audit-intent", "audit-intent", {**intent, "beacon": {"kind": "none"}})
     witness = {"kind": "cosignature", "witness": made.signers["witness"].keyid}
     made.add("audit-intent cosignature", "audit-intent", {**intent, "beacon": witness})

@@ -243,6 +243,7 @@ class Sample:
         predicate = {
             "run": run.writer.run,
             "size": self.ledger.size,
+            "root": self.ledger.root().hex(),
             "first": 0,
             "last": last,
             "samples": 3,

@@ -137,13 +137,14 @@ def test_datasets_origins_and_releases_are_those_of_the_ledger(ledger: Ledger, p
     intent = {
         "run": writer.run,
         "size": ledger.size,
+        "root": ledger.root().hex(),
         "first": 0,
         "last": 1,
         "samples": 1,
         "beacon": {"kind": "none"},
         "time": small.TIME,
     }
-    for wrong in ({"size": ledger.size + 1}, {"last": 2}):
+    for wrong in ({"size": ledger.size + 1}, {"last": 2}, {"size": 3}, {"root": "11" * 32}):
         with pytest.raises(EntryError):
             ledger.append([small.seal("audit-intent", {**intent, **wrong})])
     ledger.append([small.seal("audit-intent", intent)])

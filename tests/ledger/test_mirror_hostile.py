@@ -195,10 +195,12 @@ def test_an_auditor_speaks_for_no_silent_log(log: Log, mirror: Mirror) -> None:
     append(log, status(0))
     assert alarms(log, mirror, max_age=3500) == ["stale"]
     said = {"run": log.run, "size": 1, "first": 0, "last": 0, "samples": 0, "beacon": {"kind": "none"}}
-    append(log, small.seal("audit-intent", {**said, "time": "2199-01-01T00:00:00Z"}))
+    with Ledger.open(log.path) as ledger:
+        roots = [ledger.root(size).hex() for size in (1, 2)]
+    append(log, small.seal("audit-intent", {**said, "root": roots[0], "time": "2199-01-01T00:00:00Z"}))
     assert alarms(log, mirror, max_age=3500) == ["future-time", "stale"]
     assert alarms(log, mirror, max_age=3500) == ["stale"]  # it is told once
-    append(log, small.seal("audit-intent", {**said, "size": 2, "time": "2026-01-02T04:04:05Z"}))
+    append(log, small.seal("audit-intent", {**said, "size": 2, "root": roots[1], "time": "2026-01-02T04:04:05Z"}))
     assert alarms(log, mirror, max_age=3500) == ["stale"]
     append(log, status(1, "2026-01-02T04:04:05Z"))
     assert alarms(log, mirror, max_age=3500) == []

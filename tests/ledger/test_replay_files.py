@@ -175,6 +175,7 @@ def intent(run: str, number: int = 0, signer: keys.Signer | None = None) -> byte
         "beacon": {"kind": "none"},
         "first": 0,
         "last": 3,
+        "root": merkle.root(map(merkle.leaf_hash, small.key_entries()[:5])).hex(),
         "run": run,
         "samples": number,
         "size": 5,

@@ -186,7 +186,7 @@ def test_one_payload_is_one_entry(ledger: Ledger) -> None:
 
 def test_what_an_entry_names_must_be_in_the_ledger(ledger: Ledger) -> None:
     intent = {"run": "00" * 32, "size": 3, "first": 0, "last": 1, "samples": 1, "beacon": {"kind": "none"},
-              "time": small.TIME}  # fmt: skip
+              "root": "00" * 32, "time": small.TIME}  # fmt: skip
     with pytest.raises(UnknownReference) as raised:
         ledger.append([small.seal("audit-intent", intent)])
     assert raised.value.value == "00" * 32

@@ -100,7 +100,9 @@ def test_what_no_writer_may_do_is_found(
 def _sealed_after() -> dict[str, small.Json]:
     """Predicates without signer that fit after START and a run of three steps."""
     run = merkle.leaf_hash(small.chain("demo", steps(3))[0]).hex()
-    intent = {"run": run, "size": 9, "first": 0, "last": 3, "samples": 1, "beacon": {"kind": "none"}}
+    before = [*START, *small.chain("demo", steps(3))]
+    root = merkle.root(map(merkle.leaf_hash, before[:9])).hex()
+    intent = {"run": run, "size": 9, "root": root, "first": 0, "last": 3, "samples": 1, "beacon": {"kind": "none"}}
     intent["time"] = small.TIME
     leaf = merkle.leaf_hash(small.seal("audit-intent", intent)).hex()
     released = {key: value for key, value in small.state(2).items() if key in ("state", "weights")}
@@ -143,6 +145,7 @@ def test_releases_and_audits_say_what_their_run_says(path: Path) -> None:
         ("release", {"step": 3}, "did not make at step 3"),
         ("release", {"step": 50}, "did not make at step 50"),
         ("audit", {"seed": "5e" * 32}, "did not draw its sample"),
+        ("audit-intent", {"root": "5e" * 32}, "other entries than those of this ledger"),
     ):
         path.unlink()
         report = _after(path, {kind: change})

@@ -43,6 +43,9 @@ class Forge:
         predicate: Json = open_envelope(self.log[index]).statement["predicate"]
         return predicate
 
+    def _type(self, index: int) -> str:
+        return str(open_envelope(self.log[index]).statement["predicateType"])
+
     def find(self, kind: str, number: int = 0) -> int:
         """The log index of the ``number``-th entry of a kind."""
         wanted = KINDS[kind].predicate_type
@@ -51,6 +54,10 @@ class Forge:
 
     def leaf(self, index: int) -> str:
         return merkle.leaf_hash(self.log[index]).hex()
+
+    def root(self, size: int) -> str:
+        """The root of the first entries."""
+        return merkle.root(map(merkle.leaf_hash, self.log[:size])).hex()
 
     def sign(
         self, kind: str, predicate: Mapping[str, Any], role: str | None = None, signer: Signer | None = None
@@ -117,6 +124,13 @@ class Forge:
             "history": [item.model_dump() for item in self.original.history],
             "weights": [item.model_dump() for item in self.weights],
         }
+        intents = KINDS["audit-intent"].predicate_type
+        seen = {i: self.predicate(i)["size"] for i in sorted(self.shown) if self._type(i) == intents}
+        if seen:
+            proofs = {i: merkle.consistency_proof(min(size, len(hashes)), hashes) for i, size in seen.items()}
+            fields["intents"] = [
+                {"consistency": [node.hex() for node in proof], "entry": i} for i, proof in proofs.items()
+            ]
         if self.status is not None and self.status in self.shown and self.original.status is not None:
             consistency = [node.hex() for node in merkle.consistency_proof(self.status, hashes)]
             fields["status"] = {

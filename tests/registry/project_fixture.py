@@ -184,6 +184,7 @@ def add_intent(
     intent = {
         "run": run,
         "size": ledger.size,
+        "root": ledger.root().hex(),
         "first": 0,
         "last": 4,
         "samples": samples,

@@ -64,12 +64,16 @@ def _intent(**changes: Any) -> Callable[[Forge], None]:
     return change
 
 
+def _seen(forge: Forge, size: int) -> dict[str, Any]:
+    return {"size": size, "root": forge.root(size)}
+
+
 def _units(*units: dict[str, Any], **changes: Any) -> Callable[[Forge], None]:
     return _audit(units=list(units), **changes)
 
 
 LIES: list[tuple[str, Callable[[Forge], Any]]] = [
-    ("before the released step was logged", lambda f: _intent(size=f.find("step", 3))(f)),
+    ("before the released step was logged", lambda f: _intent(**_seen(f, f.find("step", 3)))(f)),
     ("chosen by hand", _units({**INIT, "cause": "chosen"}, {**LAST, "cause": "chosen"})),
     ("chosen by hand", _units({**LAST, "cause": "chosen"}, steps=10**9)),
     ("another operator table", _audit(arithmetic=ARITHMETIC | {"digest": "00" * 32})),
@@ -185,6 +189,26 @@ def test_an_audit_that_does_not_count(registered: Registered, reason: str, lie: 
     assert checks["audits"].ok is True
     assert checks["audit"].ok is False and reason in checks["audit"].detail, checks["audit"]
     assert _with(registered, require_audit=False, min_audited_steps=1)["audited-steps"].ok is False
+
+
+@pytest.mark.parametrize("proofs", [None, [], "cut"])
+def test_an_audit_of_another_log_of_the_same_owner(registered: Registered, proofs: Any) -> None:
+    """The owner signs other steps after the genesis, and keeps what an auditor signed where it stood."""
+    forge = Forge(registered.project, registered.folder)
+    seen = forge.find("step", 0)
+    assert seen not in forge.shown and registered.verdict()["audits"].ok is True
+    if proofs is None:
+        forge.change(seen, observed={"time": "2026-02-03T04:05:06Z"})
+        forge.write()
+    else:  # nothing was changed, but it is not shown, or not to the end
+        forge.write()
+        shown = bundle.parse((registered.folder / bundle.FILE_NAME).read_bytes()).intents
+        assert shown is not None
+        cut = [{**item.model_dump(), "consistency": item.consistency[:-1]} for item in shown]
+        changed = {"intents": cut} if proofs else {"intents": [{"consistency": [], "entry": 0}]}
+        forge.write(**changed)
+    refused = registered.refused("audits")
+    assert ("another log" if proofs is None or proofs else "which log it is of") in refused
 
 
 def test_a_sample_that_is_all_that_is_left(registered: Registered) -> None:

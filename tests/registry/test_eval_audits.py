@@ -107,7 +107,8 @@ def test_audits_that_cannot_be_about_this_eval(registered: Registered) -> None:
     with registered.project.open_ledger(writable=True) as ledger:
         auditor = registered.project.signer("auditor")
         early = {
-            "run": registered.run, "size": measured, "first": 0, "last": 4, "samples": 0,
+            "run": registered.run, "size": measured, "root": ledger.root(measured).hex(),
+            "first": 0, "last": 4, "samples": 0,
             "beacon": {"kind": "none"}, "time": TIME, "signer": auditor.keyid,
         }  # fmt: skip
         data = seal(statement("audit-intent", None, early), auditor)

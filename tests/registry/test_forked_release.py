@@ -220,7 +220,14 @@ def _say(project: Project, run: str, first: int, last: int, found: dict[str, Any
     signer = project.signer("auditor")
     with project.open_ledger(writable=True) as ledger:
         name = open_run(ledger, run).run
-        said = {"run": name, "size": ledger.size, "first": first, "last": last, "samples": 0}
+        said = {
+            "run": name,
+            "size": ledger.size,
+            "root": ledger.root().hex(),
+            "first": first,
+            "last": last,
+            "samples": 0,
+        }
         _, intent = made.append(ledger, signer, "audit-intent", {**said, "beacon": {"kind": "none"}, "time": made.TIME})
         if found is not None:
             unit = {"first": first, "last": last, "cause": "chosen", "outcome": "mismatch", "found": found}

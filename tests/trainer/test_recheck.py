@@ -74,6 +74,7 @@ def forge(project: Project, signer: Signer, change: Callable[[Json], None]) -> i
     with project.open_ledger(writable=True) as ledger:
         intent = {
             "run": said["run"], "first": 0, "last": 4, "samples": 9, "beacon": {"kind": "none"}, "size": ledger.size,
+            "root": ledger.root().hex(),
             "time": "2026-01-02T03:04:05Z", "signer": signer.keyid,
         }  # fmt: skip
         announced = seal(entries.statement("audit-intent", None, intent), signer)

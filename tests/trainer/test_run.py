@@ -257,7 +257,8 @@ def test_a_run_takes_in_what_auditors_send_meanwhile(project: Project) -> None:
     def send(progress: Progress) -> None:
         if progress.step == 2:
             with project.open_ledger() as ledger:
-                said = {"run": ledger.find_run("r"), "size": ledger.size, "time": "2026-01-02T03:04:05Z"}
+                said = {"run": ledger.find_run("r"), "size": ledger.size, "root": ledger.root().hex()}
+            said |= {"time": "2026-01-02T03:04:05Z"}
             said |= {"beacon": {"kind": "none"}, "first": 0, "last": 2, "samples": 0}
             sent.append(seal(statement("audit-intent", None, {**said, "signer": auditor.keyid}), auditor))
             leave(project, sent[0])
