@@ -122,7 +122,8 @@ def forged(project: Project, like: int, **changes: Any) -> tuple[int, list[tuple
         intent = open_envelope(ledger.entry(old)).statement["predicate"]
         history = open_run(ledger, "r")
         cut = units(history.states, 6)
-        data = seal(statement("audit-intent", None, {**intent, "size": ledger.size}), auditor)
+        seen = {"size": ledger.size, "root": ledger.root().hex()}
+        data = seal(statement("audit-intent", None, {**intent, **seen}), auditor)
         ledger.append([data])
         leaf = merkle.leaf_hash(data)
         seed = sample_seed(leaf)
