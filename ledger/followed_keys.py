@@ -14,7 +14,7 @@ from .checkpoint import Checkpoint, open_checkpoint
 from .entries import check
 from .envelope import open_envelope
 from .errors import BitwitnessError, FoundWrong, NoteError
-from .note import Note, Verifier, open_note, parse_note
+from .note import Note, Verifier, parse_note
 from .remote import RemoteError
 from .store import Ledger
 from .trust import Trust
@@ -77,8 +77,7 @@ class FollowedKeys:
     def _hands_over(self, old: EnrolledKey, new: EnrolledKey, text: str | bytes) -> bool:
         verifiers = [Verifier(self._trust.origin, key.public) for key in (old, new)]
         try:
-            note = open_note(text, verifiers)
-            head, _note = open_checkpoint(text, verifiers, self._trust.origin)
+            head, note = open_checkpoint(text, verifiers, self._trust.origin)
         except FoundWrong:
             return False
         return head.size > new.since and all(note.by(item) is not None for item in verifiers)

@@ -42,10 +42,7 @@ class RemoteTiles:
 
     def node(self, level: int, index: int) -> bytes:
         """The hash of a perfect subtree."""
-        above, height = divmod(level, tiles.HEIGHT)
-        first = index << height
-        place = first % WIDTH
-        return merkle.root(self.hashes(above, first // WIDTH)[place : place + (1 << height)])
+        return tiles.node_in_tiles(level, index, self.hashes)
 
     def entries(self, index: int) -> list[bytes]:
         """The entries whose leaf hashes are tile `index` of level 0."""

@@ -146,12 +146,17 @@ def nodes_from_tiles(size: int, fetch: Callable[[Tile], bytes]) -> merkle.GetNod
     """
     held: dict[Tile, list[bytes]] = {}
 
-    def node(level: int, index: int) -> bytes:
-        above, height = divmod(level, HEIGHT)
-        first = index << height
-        tile = tile_at(above, first // WIDTH, size)
+    def hashes(level: int, index: int) -> list[bytes]:
+        tile = tile_at(level, index, size)
         if tile not in held:
             held[tile] = decode_hashes(fetch(tile), tile.width)
-        return merkle.root(held[tile][first - tile.start : first - tile.start + (1 << height)])
+        return held[tile]
 
-    return node
+    return lambda level, index: node_in_tiles(level, index, hashes)
+
+
+def node_in_tiles(level: int, index: int, hashes: Callable[[int, int], list[bytes]]) -> bytes:
+    """The hash of a perfect subtree; `hashes` gives those of the tile at (tile level, index)."""
+    above, height = divmod(level, HEIGHT)
+    number, place = divmod(index << height, WIDTH)
+    return merkle.root(hashes(above, number)[place : place + (1 << height)])

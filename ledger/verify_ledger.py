@@ -198,8 +198,8 @@ def _verify(
     root = trust.root if trust is not None else _first_key(connection, report)
     if root is None:
         return False
-    keys = _key_ring(connection, root, report)
-    sizes = _checkpoint_sizes(connection) | _intent_sizes(connection)
+    keys, sizes = _foretold(connection, root, report)
+    sizes |= _checkpoint_sizes(connection)
     # What revoked keys signed before: it stands only if witnesses saw it then.
     signed: dict[str, list[int]] = {key.keyid: [] for key in keys if keys.revocation(key.keyid) is not None}
     roots: dict[int, bytes] = {0: merkle.EMPTY_ROOT}
@@ -225,6 +225,7 @@ def _verify(
     return True
 
 
+_KEY, _INTENT = b"bitwitness.dev/key/v1", b"bitwitness.dev/audit-intent/v1"
 # A `size` in canonical JSON.
 _SIZE = re.compile(rb'"size":([1-9][0-9]{0,18})[,}]')
 _CHECKPOINTS = """
@@ -266,15 +267,25 @@ def _check_checkpoints(
 # Keys ----------------------------------------------------------------------------------------------------
 
 
-def _key_ring(connection: sqlite3.Connection, root: PublicKey, report: LedgerReport) -> KeyRing:
-    """All keys, from the `key` entries in order. They are few, and all other signatures need them."""
-    ring = KeyRing(root)
-    # A needle that every key entry's canonical payload holds; what else holds it is opened and passed over.
+def _foretold(connection: sqlite3.Connection, root: PublicKey, report: LedgerReport) -> tuple[KeyRing, set[int]]:
+    """What the pass over all entries needs to know before: all keys, and the sizes whose roots intents state.
+
+    The keys are those of the `key` entries, in order: few, and all other signatures need them.
+    """
+    ring, sizes = KeyRing(root), set[int]()
+    # Needles that the canonical payload of every such entry holds; what else holds one is opened and passed over, or
+    # has a root computed that nobody asks for.
     rows = connection.execute(
-        "SELECT idx, payload, signature FROM entries NOT INDEXED WHERE instr(payload, ?) > 0 ORDER BY idx",
-        ("bitwitness.dev/key/v1",),
+        "SELECT idx, payload, signature FROM entries NOT INDEXED"
+        " WHERE instr(payload, ?) > 0 OR instr(payload, ?) > 0 ORDER BY idx",
+        (_KEY.decode(), _INTENT.decode()),
     )
     for index, payload, signature in rows:
+        if isinstance(payload, bytes):
+            if _INTENT in payload:
+                sizes.update(map(int, _SIZE.findall(payload)))
+            if _KEY not in payload:
+                continue
         try:
             data = entry_bytes(payload, signature)
             if check(open_envelope(data).statement).name == "key":
@@ -282,7 +293,7 @@ def _key_ring(connection: sqlite3.Connection, root: PublicKey, report: LedgerRep
                 ring.add(index, envelope.statement["predicate"])
         except FoundWrong as error:
             report.fault("signatures", "entries", index, f"key entry: {error}")
-    return ring
+    return ring, sizes
 
 
 def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKey | None:
@@ -304,15 +315,6 @@ def _checkpoint_sizes(connection: sqlite3.Connection) -> set[int]:
     return {
         row[0] for row in connection.execute("SELECT size FROM checkpoints NOT INDEXED WHERE typeof(size) = 'integer'")
     }
-
-
-def _intent_sizes(connection: sqlite3.Connection) -> set[int]:
-    """The numbers of entries whose root an `audit-intent` states; what else holds the needle does no harm."""
-    rows = connection.execute(
-        "SELECT payload FROM entries NOT INDEXED WHERE typeof(payload) = 'text' AND instr(payload, ?) > 0",
-        ("bitwitness.dev/audit-intent/v1",),
-    )
-    return {int(size) for (payload,) in rows for size in _SIZE.findall(payload)}
 
 
 def _text(value: object) -> str | None:

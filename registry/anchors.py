@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bitwitness.ledger import merkle
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.checkpoint import open_checkpoint as open_signed
 from bitwitness.ledger.errors import BitwitnessError
@@ -17,6 +16,7 @@ from bitwitness.ledger.verify import KeyRing
 
 from . import bundle
 from .evidence import Entry, EvidenceRefused, log_verifiers
+from .extension import check_extended
 from .policy import Policy
 
 
@@ -51,8 +51,7 @@ def _open(anchor: bundle.Anchor, ring: KeyRing, head: Checkpoint, policy: Policy
     cosigners = () if quorum is None else quorum.verifiers
     try:
         older, note = open_signed(anchor.checkpoint, log_verifiers(policy, ring), policy.log.origin, cosigners)
-        proof = [bytes.fromhex(node) for node in anchor.proof]
-        merkle.verify_consistency(older.size, head.size, older.root, head.root, proof)
+        check_extended(older.size, older.root, head, anchor.proof)
     except BitwitnessError as error:
         raise EvidenceRefused(f"an older checkpoint in the bundle is not one of this log: {error}") from error
     return older.size if quorum is not None and quorum.met_by(note) else 0

@@ -21,6 +21,7 @@ from bitwitness.trainer.sample import Mark
 
 from .bundle import RunProof, StatusProof
 from .evidence import Entry
+from .extension import check_extended
 from .lineage import Lineage, LineageBroken, RunLine
 from .status import RunSaid, is_record
 from .status_file import News
@@ -202,7 +203,6 @@ def _check_ledger(status: Entry, proof: StatusProof, head: Checkpoint) -> None:
     if seen.size != status.index:
         raise LineageBroken(f"{status} speaks of {seen.size} entries, but {status.index} stand before it")
     try:
-        nodes = [bytes.fromhex(node) for node in proof.consistency]
-        merkle.verify_consistency(seen.size, head.size, seen.root_bytes, head.root, nodes)
+        check_extended(seen.size, seen.root_bytes, head, proof.consistency)
     except ProofError as error:
         raise LineageBroken(f"{status} speaks of another log than the checkpoint: {error}") from error

@@ -19,6 +19,7 @@ from bitwitness.ledger.verify import KeyRing
 
 from .bundle import HistoryProof, IntentProof
 from .evidence import Entry
+from .extension import check_extended
 from .lineage import Lineage, LineageBroken, RunLine
 
 
@@ -193,8 +194,7 @@ def check_audits(lineage: Lineage, proofs: Sequence[IntentProof], head: Checkpoi
 def _check_seen(intent: Entry, proof: IntentProof, head: Checkpoint) -> None:
     said = intent.predicate
     try:
-        nodes = [bytes.fromhex(node) for node in proof.consistency]
-        merkle.verify_consistency(said["size"], head.size, bytes.fromhex(said["root"]), head.root, nodes)
+        check_extended(said["size"], bytes.fromhex(said["root"]), head, proof.consistency)
     except ProofError as error:
         raise LineageBroken(f"{intent} was made over {said['size']} entries of another log: {error}") from error
 

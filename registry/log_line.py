@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bitwitness.ledger import merkle
 from bitwitness.ledger.checkpoint import Checkpoint, open_checkpoint
 from bitwitness.ledger.entries import check
 from bitwitness.ledger.envelope import open_envelope
@@ -20,6 +19,7 @@ from bitwitness.ledger.note import Note, Verifier
 from bitwitness.ledger.verify import EnrolledKey, KeyRing, verify_entry
 
 from . import bundle
+from .extension import check_extended
 
 if TYPE_CHECKING:
     from bitwitness.ledger.store import Ledger
@@ -100,8 +100,7 @@ def _handed(
             older, note = open_checkpoint(anchor.checkpoint, both, pinned.name)
             if older.size <= new.since or len(note.verified) < len(both):
                 continue
-            proof = [bytes.fromhex(node) for node in anchor.proof]
-            merkle.verify_consistency(older.size, head.size, older.root, head.root, proof)
+            check_extended(older.size, older.root, head, anchor.proof)
         except BitwitnessError:
             continue
         return True
