@@ -1,13 +1,20 @@
-"""A fixed example of every entry kind: the keys of known seeds, a tiny run, and what is said about it."""
+"""A fixed example of every entry kind: the keys of known seeds, a tiny run, and what is said about it.
+
+And a log with its mirror.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bitwitness.ledger import commitments, entries, envelope, jcs, keys, merkle
+from bitwitness.ledger.mirror import Mirror
+
+from .followed import Log
 
 Json = dict[str, Any]
 TIME = "2026-01-02T03:04:05Z"
@@ -282,3 +289,15 @@ def build() -> Examples:
 def examples() -> Examples:
     """One ledger's worth of examples, every kind and every variant of it."""
     return build()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    return Log(folder)
+
+
+@pytest.fixture
+def mirror(log: Log, tmp_path: Path) -> Mirror:
+    return Mirror(tmp_path / "copy", log.policy)

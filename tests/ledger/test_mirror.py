@@ -30,18 +30,6 @@ from .followed import LOG, Log, follow, policy_text, raw_log, status
 LEDGER = [sys.executable, "-c", "import sys; from bitwitness.ledger.cli import main; sys.exit(main())"]
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Log:
-    folder = tmp_path / "log"
-    folder.mkdir()
-    return Log(folder)
-
-
-@pytest.fixture
-def mirror(log: Log, tmp_path: Path) -> Mirror:
-    return Mirror(tmp_path / "copy", log.policy)
-
-
 def entries(path: Path) -> list[bytes]:
     with Ledger.open(path) as ledger:
         return [data for _index, data in ledger.entries()]

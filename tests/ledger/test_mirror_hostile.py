@@ -26,18 +26,6 @@ NOW = 1767323045.0 + 3600  # an hour after small.TIME
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    folder = tmp_path / "log"
-    folder.mkdir()
-    return Log(folder)
-
-
-@pytest.fixture
-def mirror(log: Log, tmp_path: Path) -> Mirror:
-    return Mirror(tmp_path / "copy", log.policy)
-
-
-@pytest.fixture
 def few_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is made for each tile of a tree that nobody can hold."""
     real, made = Tile.__post_init__, [0]

@@ -24,18 +24,6 @@ from .followed import LOG, Log, follow, policy_text
 FRESH = keys.Signer.from_seed("log", bytes([3]) * 32)
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Log:
-    folder = tmp_path / "log"
-    folder.mkdir()
-    return Log(folder)
-
-
-@pytest.fixture
-def mirror(log: Log, tmp_path: Path) -> Mirror:
-    return Mirror(tmp_path / "copy", log.policy)
-
-
 def others(tmp_path: Path, which: str) -> Path:
     """A policy with the same origin, and other keys."""
     log_key, root = keys.generate("log").public, keys.generate("root").public

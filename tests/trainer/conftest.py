@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
 from bitwitness.trainer.config import RunConfig, parse_config
 from bitwitness.trainer.data import BuildOptions, Dataset, build
@@ -57,3 +59,28 @@ def project(tmp_path: Path) -> Project:
 @pytest.fixture
 def config() -> Callable[..., RunConfig]:
     return small_config
+
+
+class Said:
+    """How a command ended: exit status, stdout and stderr."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def ledger(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*arguments: str) -> Said:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return call

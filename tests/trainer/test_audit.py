@@ -67,6 +67,16 @@ def test_the_transcript_depends_on_seed_and_not_on_threads(trained: Project, tmp
     assert first.transcript.root != second.transcript.root
 
 
+# Held-out losses that are half of what was computed.
+HALVED_LOSSES = """
+honest = step.Workspace.losses
+def losses(self, *args):
+    total, tokens = honest(self, *args)
+    return total / 2.0, tokens
+step.Workspace.losses = losses
+"""
+
+
 def lying_run(project: Project, patch: str, fields: str = "", then: str = "") -> None:
     """Train with an operator or a scalar that is not the one the record claims, in a process of its own."""
     code = (
@@ -171,15 +181,7 @@ def test_the_whole_record_is_checked_in_every_audit(project: Project) -> None:
 
 
 def test_a_held_out_loss_is_computed_again(project: Project) -> None:
-    lying_run(
-        project,
-        "honest = step.Workspace.losses\n"
-        "def losses(self, *args):\n"
-        "    total, tokens = honest(self, *args)\n"
-        "    return total / 2.0, tokens\n"
-        "step.Workspace.losses = losses",
-        "eval_every=5, eval_windows=2",
-    )
+    lying_run(project, HALVED_LOSSES, "eval_every=5, eval_windows=2")
     report = audit(project, "r", threads=2)
     assert [item.outcome for item in report.units] == ["mismatch", "mismatch"]
     assert [item.found["field"] for item in report.units if item.found] == ["eval.mean", "eval.mean"]

@@ -12,30 +12,10 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
 from bitwitness.trainer.run import Progress, train
 
-from .conftest import make_project, small_config, small_table
-
-
-class Said:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-Command = Callable[..., Said]
-
-
-@pytest.fixture
-def ledger(capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: str) -> Said:
-        capsys.readouterr()
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
-
-    return call
+from .conftest import Command, make_project, small_config, small_table
 
 
 def toml(table: dict[str, Any]) -> str:

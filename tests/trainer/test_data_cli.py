@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
 from bitwitness.trainer.cli.data import data as group
 from bitwitness.trainer.data import Dataset
-
-
-class Outcome:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -36,17 +26,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     (folder / "lines.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(5)))
     monkeypatch.chdir(made.root)
     return made
-
-
-@pytest.fixture
-def ledger(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
 
 
 def test_build_and_show(project: Project, ledger: Any) -> None:

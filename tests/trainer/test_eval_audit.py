@@ -26,7 +26,7 @@ from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config
 from .served import serving, stranger
-from .test_audit import lying_run
+from .test_audit import HALVED_LOSSES, lying_run
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +71,7 @@ def test_evals_are_audited_alone(project: Project, tmp_path: Path) -> None:
 
 def test_a_lie_about_a_held_out_loss(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p")
-    lying_run(
-        project,
-        "honest = step.Workspace.losses\n"
-        "def losses(self, *args):\n"
-        "    total, tokens = honest(self, *args)\n"
-        "    return total / 2.0, tokens\n"
-        "step.Workspace.losses = losses",
-        "eval_every=5, eval_windows=2",
-    )
+    lying_run(project, HALVED_LOSSES, "eval_every=5, eval_windows=2")
     entry = evals(project)[5]
     report = audit(project, "r", evals=str(entry), threads=2)
     with project.open_ledger() as ledger:
