@@ -14,6 +14,7 @@ from .entries import Kind
 from .envelope import Envelope
 from .errors import EntryError
 from .keys import PublicKey
+from .merkle import GetNode
 from .note import Verifier, parse_note
 from .run_tail import RunTail
 from .sealed import Sealed
@@ -40,13 +41,14 @@ class Admission:
     What it remembers of keys and runs is provisional until keep(), and dropped by forget().
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, node: GetNode) -> None:
+        """`node` gives the perfect subtrees of the entries so far."""
         self._connection = connection
         self._keys: dict[str, _EnrolledKey] = {}
         self._trainers: dict[str, frozenset[str]] = {}
         self._tails: dict[str, RunTail] = {}
         self._pending: dict[str, RunTail] = {}
-        self._contents = Contents(connection)
+        self._contents = Contents(connection, node)
 
     def keep(self) -> None:
         """The transaction is durable: what was admitted counts."""

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import merkle
 from .beacon import BeaconWrong, check_seed
 from .derivation_rules import check_derivation
 from .derived import UnknownReference
@@ -22,8 +23,9 @@ Predicate = Mapping[str, Any]
 class Contents:
     """Follows the entries of one open ledger; must see each one that is appended, in order."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, node: merkle.GetNode) -> None:
         self._connection = connection
+        self._node = node
         self._rules: dict[str, RunRules] = {}
         self._touched: set[str] = set()
 
@@ -105,6 +107,9 @@ class Contents:
         last = self._of(predicate["run"]).last_step
         if predicate["last"] > last:
             raise EntryError(f"the run has {last} steps", "predicate.last")
+        if merkle.root_from_nodes(predicate["size"], self._node).hex() != predicate["root"]:
+            detail = f"its auditor saw other {predicate['size']} entries than those of this ledger"
+            raise EntryError(detail, "predicate.root")
 
     def _check_audit(self, index: int, predicate: Predicate) -> None:
         row = self._connection.execute(

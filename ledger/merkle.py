@@ -131,15 +131,16 @@ def consistency_proof_from_nodes(size1: int, size2: int, get_node: GetNode) -> l
 
 def inclusion_proof(index: int, leaf_hashes: Sequence[bytes]) -> list[bytes]:
     """The inclusion proof of leaf `index` in the tree over all `leaf_hashes`."""
-    return inclusion_proof_from_nodes(index, len(leaf_hashes), _levels(leaf_hashes))
+    return inclusion_proof_from_nodes(index, len(leaf_hashes), nodes_of(leaf_hashes))
 
 
 def consistency_proof(size1: int, leaf_hashes: Sequence[bytes]) -> list[bytes]:
     """The consistency proof from the first `size1` leaves to all of `leaf_hashes`."""
-    return consistency_proof_from_nodes(size1, len(leaf_hashes), _levels(leaf_hashes))
+    return consistency_proof_from_nodes(size1, len(leaf_hashes), nodes_of(leaf_hashes))
 
 
-def _levels(leaf_hashes: Sequence[bytes]) -> GetNode:
+def nodes_of(leaf_hashes: Sequence[bytes]) -> GetNode:
+    """The perfect subtrees over these leaves, all made at once: for several proofs, of any size up to theirs."""
     levels: list[Sequence[bytes]] = [leaf_hashes]
     while len(levels[-1]) > 1:
         below = levels[-1]

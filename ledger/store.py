@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from .admission import Admission
 from .append_rows import AppendRows
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
-from .errors import BitwitnessError, EntryError
+from .errors import BitwitnessError
 from .keys import Signer
 from .ledger_file import (
     LedgerDamaged,
@@ -89,7 +89,7 @@ class Ledger:
         self._tree: merkle.Frontier | None = None
         self._own = 0  # the first entry that this process appended itself
         self._derivation = Derivation(connection)
-        self._admission = Admission(connection)
+        self._admission = Admission(connection, self.node)
         with self._reporting():
             self.origin = str(connection.execute("SELECT origin FROM ledger").fetchone()[0])
 
@@ -380,10 +380,9 @@ class Ledger:
                 for item in entries:
                     entry = item if isinstance(item, Sealed) else sealed.read(item)
                     index = tree.size
+                    if entry.kind.name != "step":
+                        rows.write()  # what it says of entries before it is looked up in the file
                     self._admission.admit(index, entry)
-                    if entry.kind.name == "audit-intent":
-                        rows.write()
-                        self._check_seen(entry.envelope.statement["predicate"])
                     rows.add(index, entry, tree.append(entry.leaf_hash))
                 rows.commit()
             except BaseException:
@@ -392,13 +391,6 @@ class Ledger:
         self._tree = tree
         self._admission.keep()
         return range(first, tree.size)
-
-    def _check_seen(self, intent: Mapping[str, Any]) -> None:
-        """An auditor states the root of what he saw; of another log's entries nothing is taken. Raises EntryError."""
-        if merkle.root_from_nodes(intent["size"], self.node).hex() != intent["root"]:
-            raise EntryError(
-                f"its auditor saw other {intent['size']} entries than those of this ledger", "predicate.root"
-            )
 
     def sign_checkpoint(self, signer: Signer, *others: Signer) -> str:
         """Sign the tree as it stands, store the note and return it. If it is signed already, return what is stored.

@@ -133,7 +133,7 @@ def _check_sender(ledger: Ledger, entry: Sealed) -> None:
     """An enrolled, unrevoked auditor signed it, and has not announced too much."""
     keyid = entry.envelope.keyid
     try:
-        key = Admission(ledger.connection).signer(ledger.size, entry.kind, entry.envelope)
+        key = Admission(ledger.connection, ledger.node).signer(ledger.size, entry.kind, entry.envelope)
     except SignerNotEnrolled as error:
         raise NotAccepted(f"{error}; only auditors whose keys the log's owner has enrolled are heard") from None
     entry.envelope.verify(key)

@@ -232,20 +232,12 @@ def _history(ledger: Ledger, genesis: int, chain: Sequence[int]) -> list[bundle.
         (genesis, chain[-1]),
     ).fetchall()
     position = {int(entry): int(seq) for entry, seq, _ in rows}
-    levels = [[bytes(leaf) for _, _, leaf in rows]]
-    while len(levels[-1]) > 1:
-        below = levels[-1]
-        levels.append([merkle.node_hash(below[i], below[i + 1]) for i in range(0, len(below) - 1, 2)])
+    node = merkle.nodes_of([bytes(leaf) for _, _, leaf in rows])
     pairs = {(entry, genesis) for entry in chain} | {(chain[-1], entry) for entry in chain[:-1]}
     return [
         bundle.HistoryProof(
             entry=inner,
-            proof=[
-                node.hex()
-                for node in merkle.inclusion_proof_from_nodes(
-                    position[inner], position[outer], lambda level, index: levels[level][index]
-                )
-            ],
+            proof=[item.hex() for item in merkle.inclusion_proof_from_nodes(position[inner], position[outer], node)],
             within=outer,
         )
         for outer, inner in sorted(pairs)
