@@ -25,6 +25,7 @@ from .key_entries import enrolment
 from .keys import PassphraseSource, Signer
 from .note import Verifier
 from .store import Ledger
+from .trust import Trust, load_trust
 
 CONFIG = "bitwitness.toml"
 ROLES = ("root", "log", "trainer", "auditor", "publisher")
@@ -191,6 +192,10 @@ class Project:
     def trust_path(self) -> Path:
         """The policy that it is verified under: the one that was named, else its trust.toml."""
         return self.named_policy or self.root / TRUST
+
+    def trust(self) -> Trust | None:
+        """What that policy says; None where there is no such file. Raises TrustError."""
+        return load_trust(self.trust_path) if self.trust_path.exists() else None
 
     def key_path(self, role: str) -> Path:
         """Where the private key of `role` stands."""

@@ -148,7 +148,7 @@ def _predicate(ledger: Ledger, leaf: str) -> Json:
 
 def _aliases(ledger: Ledger, signed: Signed) -> dict[int, list[str]]:
     """The aliases of each release that has one, by log index, in order. Raises AliasUnsound."""
-    names = {*signed.aliases(), *ledger.connection.execute("SELECT model, alias FROM aliases")}
+    names = {*signed.aliases, *ledger.connection.execute("SELECT model, alias FROM aliases")}
     found: dict[int, list[str]] = {}
     for model, alias in sorted(names):
         word = check_alias(ledger, signed, model, alias)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 Category = Literal["CRYPTO", "POLICY", "ASSURANCE"]
+CLOCK_SKEW = timedelta(minutes=10)
+"""By so much clocks may differ: a time that is later yet is in the future."""
 
 
 @dataclass(frozen=True)

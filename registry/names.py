@@ -90,7 +90,7 @@ def find_version(ledger: Ledger, name: str) -> Version:
         signed = signed_names.read(ledger)
         word = check_alias(ledger, signed, model, alias)
         if word is None:
-            known = ", ".join(sorted(other for of, other in signed.aliases() if of == model)) or "none"
+            known = ", ".join(sorted(other for of, other in signed.aliases if of == model)) or "none"
             raise NoSuchModel(f"the model {model} has no alias {alias} (aliases: {known})")
         rows, known = [row for row in rows if row[3] == word.said["release"]], "others"
     elif version is not None:

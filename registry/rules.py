@@ -19,14 +19,13 @@ from bitwitness.ledger.note import Note
 from bitwitness.ledger.trust import witness_line
 
 from .audits import audit_checks
-from .checks import Check, together
+from .checks import CLOCK_SKEW, Check, together
 from .completeness import Told
 from .eval_audits import eval_audit_check, eval_of, of_measured
 from .evidence import Entry, log_verifier
 from .lineage import Lineage, RunLine
 from .policy import Policy
 
-_CLOCK_SKEW = timedelta(minutes=10)
 _LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
@@ -208,7 +207,7 @@ def _instant(seconds: int) -> datetime:
 
 
 def _age(name: str, newest: datetime, days: int, now: datetime) -> Check:
-    if newest > now + _CLOCK_SKEW:
+    if newest > now + CLOCK_SKEW:
         detail = f"the newest time is {newest:%Y-%m-%d}, in the future: check the clock"
         return Check(name, None, detail, "POLICY")
     what = "checkpoint" if name == "checkpoint-age" else "status"

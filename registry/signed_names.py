@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger import merkle
@@ -63,8 +64,9 @@ class Signed:
 
     def alias_word(self, model: str, alias: str) -> Word | None:
         """The newest word on an alias of this model, if it says that the alias names a release."""
-        return self.aliases().get((model, alias))
+        return self.aliases.get((model, alias))
 
+    @cached_property
     def aliases(self) -> dict[tuple[str, str], Word]:
         """The word that counts for every (model, alias)."""
         newest = {

@@ -13,11 +13,10 @@ from datetime import datetime, timedelta
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 
 from . import bundle
-from .checks import Check
+from .checks import CLOCK_SKEW, Check
 from .policy import Policy
 
 NAME = "timestamp"
-_CLOCK_SKEW = timedelta(minutes=10)
 
 
 def timestamp_checks(read: bundle.Provenance, policy: Policy, now: datetime) -> list[Check]:
@@ -35,7 +34,7 @@ def timestamp_checks(read: bundle.Provenance, policy: Policy, now: datetime) -> 
         return [Check(NAME, False, f"the policy asks for a timestamp of the checkpoint: {said}", "POLICY")]
     newest = max(times)
     said = f"an authority of the policy says that the checkpoint existed by {min(times):%Y-%m-%d %H:%M:%S} UTC"
-    if newest > now + _CLOCK_SKEW:
+    if newest > now + CLOCK_SKEW:
         return [Check(NAME, None, f"{said}; {newest:%Y-%m-%d} is in the future: check the clock", "POLICY")]
     if asked.max_age is None:
         return [Check(NAME, True, said, "POLICY")]

@@ -15,7 +15,6 @@ from typing import Any
 
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import load_trust
 
 from .ancestry import Span, line_of, next_steps, share
 from .audit import AuditReport, announce, audit
@@ -94,7 +93,7 @@ def audit_ancestry(
         tasks = _tasks(venue, ledger, name, spans, steps, uncovered, part, intents)
     named: Json | None = None
     if beacon is not None:
-        trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+        trust = venue.project.trust()
         named = choose(beacon, trust, round(time.time()))  # one for all of them
     reports: list[AuditReport] = []
     pending: list[BeaconPending] = []

@@ -21,7 +21,7 @@ from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import Trust, load_trust
+from bitwitness.ledger.trust import Trust
 
 from . import eval_audit, records
 from .arithmetic import this_builds
@@ -143,7 +143,7 @@ def audit(
         if evals is not None:
             alone, part = eval_audit.find_steps(history, evals), eval_audit.EVAL
             steps = alone[0], alone[-1]
-        trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+        trust = venue.project.trust()
         if uncovered:
             steps = next_interval(venue.project, ledger, name, auditor.keyid, venue.material)
         if intent is not None:
@@ -225,7 +225,7 @@ def announce(
 
     Raises what audit() raises before its sample is drawn, and WaitsForLog.
     """
-    trust = load_trust(venue.project.trust_path) if venue.project.trust_path.exists() else None
+    trust = venue.project.trust()
     with venue.open() as ledger:
         history = open_verified_run(venue.project, ledger, name)
         require_steps(history)

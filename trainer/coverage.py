@@ -29,7 +29,6 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify import KeyRing
 
 from .history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
@@ -167,7 +166,7 @@ def open_coverage(project: Project, ledger: Ledger, name: str, material: Materia
     """
     history = open_verified_run(project, ledger, name)
     leaves = verified_leaves(project, ledger)
-    trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+    trust = project.trust()
     keys = verified_keys(ledger.path, leaves)
     ring = KeyRing(trust.root if trust is not None else PublicKey.from_hex(keys[0].predicate["key"]["public"]))
     for entry in keys:

@@ -19,7 +19,6 @@ from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.verify_rows import connect, entry_bytes
 
@@ -202,7 +201,7 @@ def verified_leaves(project: Project, ledger: Ledger) -> list[bytes]:
     the tree of these leaves. Raises LedgerNotVerified, TrustError.
     """
     leaves: list[bytes] = []
-    trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+    trust = project.trust()
     report = verify_ledger(
         ledger.path, trust, processes=1, on_nodes=lambda nodes: leaves.extend(n[2] for n in nodes if n[0] == 0)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from ..store import Ledger
-from ..trust import load_trust
 from . import output
 from .options import JsonOption, current_project
 
@@ -18,7 +17,7 @@ def fsck(json_output: JsonOption = False) -> None:
     from ..fsck import examine  # it may start worker processes; other commands need none of it
 
     project = current_project()
-    trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+    trust = project.trust()
     if trust is None:
         output.note("no trust.toml: the ledger's own first key and origin are believed")
     report = examine(project.ledger_path, trust)

@@ -14,7 +14,7 @@ from ..errors import BitwitnessError
 from ..lock import LedgerLocked
 from ..project import Project
 from ..store import Ledger
-from ..trust import Trust, load_trust, witness_line
+from ..trust import Trust, witness_line
 from ..user_files import read_file, write_file
 from ..witness_request import request_text
 from . import output
@@ -53,7 +53,7 @@ def checkpoint(
     """
     project = current_project()
     signer, others = project.signer("log"), [] if also is None else [load_key(also, "log")]
-    trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+    trust = project.trust()
     failures: tuple[BitwitnessError, ...] = ()
     with _open(project) as ledger:
         signed = ledger.sign_checkpoint(signer, *others)

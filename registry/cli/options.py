@@ -12,7 +12,6 @@ from bitwitness.ledger.cli.output import note
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.sizes import SIZES
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import load_trust
 
 WitnessOption = Annotated[
     list[str] | None, typer.Option("--witness", metavar="URL", help="Have this witness cosign, as `ledger checkpoint`.")
@@ -30,7 +29,7 @@ def cosigner(project: Project, witness: Sequence[str] | None, witnesses: bool) -
     def cosign(ledger: Ledger, signed: str) -> str:
         if not witness and not witnesses:
             return signed
-        trust = load_trust(project.trust_path) if project.trust_path.exists() else None
+        trust = project.trust()
         cosigned, failures = ask_witnesses(ledger, signed, list(witness or []), witnesses, trust)
         for failure in failures:
             note(f"error: {failure}")

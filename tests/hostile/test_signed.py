@@ -152,7 +152,7 @@ def test_aliases_are_found_in_one_pass() -> None:
             Word(11, "", {"release": "a", "statement": "deprecated"}),
         ]
     )
-    found = Signed(12, None, releases, words).aliases()  # type: ignore[arg-type]
+    found = Signed(12, None, releases, words).aliases  # type: ignore[arg-type]
     assert [name for _, name in found] == ["n0", *(f"n{i}" for i in range(2, 9))]
     assert found["m", "n0"].index == 9
 
