@@ -138,10 +138,10 @@ def decide(request: Request) -> Verdict:
         memory=None if request.state is None else _load_memory(request.state),
         sources=request.sources,
     )
+    verdict.policy = data
     verdict.checks.insert(0, rules.policy_line(policy, request.policy, request.folder, found=request.policy_found))
     if request.named is not None:
-        refuse = policy.rules.refuse_deprecated
-        verdict.checks += request.named.checks(verdict.traced, refuse_deprecated=refuse)
+        verdict.checks += request.named.checks(verdict.traced, policy.rules)
     if request.state is not None and verdict.traced is not None:
         _remember(request.state, verdict, verdict.traced, whole=not request.tensors)
     if request.vsa is not None:

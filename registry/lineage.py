@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bitwitness.ledger.derivation_rules import sources_of
 from bitwitness.ledger.entries import KINDS
@@ -179,11 +180,16 @@ class Lineage:
         }
         return [found[index] for index in sorted(found)]
 
-    def goes_on_from(self, release: Entry) -> bool:
-        """Whether a release is of a run that another one here goes on from, at or after the released step."""
-        lines = [line for line in self.every if line.genesis.leaf == release.predicate["run"]]
+    @property
+    def goes_back(self) -> bool:
+        """Whether a run here goes on from another one, of which there may be releases."""
+        return any(line.parents for line in self.runs)
+
+    def goes_on_from(self, said: Mapping[str, Any]) -> bool:
+        """Whether what is ``said`` to be released is of a run that another one here goes on from, there or before."""
+        lines = [line for line in self.every if line.genesis.leaf == said["run"]]
         states = [state for line in lines for state in self.gone_on_from(line)]
-        return any(release.predicate["step"] <= state.predicate["step"] for state in states)
+        return any(said["step"] <= state.predicate["step"] for state in states)
 
     def each(self, say: Callable[[RunLine], str], lines: Sequence[RunLine] | None = None) -> str:
         """What ``say`` tells of every run (or of ``lines``), in one line; of several, what it raises names the run."""
@@ -235,7 +241,7 @@ def find(entries: Sequence[Entry], before: Collection[int] = ()) -> Lineage:
     runs = [lines[0], *sorted(lines[1:], key=lambda line: line.genesis.index)]
     found = Lineage(release, sources, runs, sorted(ancestors, key=lambda line: -line.genesis.index), earlier)
     for entry in earlier:
-        if not found.goes_on_from(entry):
+        if not found.goes_on_from(entry.predicate):
             raise LineageBroken(f"{entry} is not a release that the run goes on from")
     return found
 

@@ -7,6 +7,7 @@ it rests on, was taken back since. Only signed entries count, under the policy's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from . import signed_names
 from .checks import Check
 from .evidence import root_key
 from .names import AliasUnsound, NoSuchModel, check_alias, parse
-from .policy import Policy
+from .policy import Policy, Rules
 from .signed_names import Release, Signed
 
 if TYPE_CHECKING:
@@ -35,12 +36,17 @@ class Named:
     signed: Signed
     found: list[Check]
 
-    def checks(self, traced: Traced | None, *, refuse_deprecated: bool) -> list[Check]:
+    def checks(self, traced: Traced | None, rules: Rules) -> list[Check]:
         """What the ledger here says of the bundle that was found under the name."""
-        checks = [*self.found, _same(self.release, traced), _taken_back(self.release, traced, self.signed)]
-        deprecated = _deprecated(self.release, traced, self.signed)
+        comes_of = _comes_of(self.release, traced, self.signed)
+        checks = [*self.found, _same(self.release, traced), _taken_back(comes_of, traced, self.signed)]
+        forbidden = next((called for release, called in comes_of if str(release) in rules.forbidden_versions), None)
+        if forbidden is not None:
+            said = f"by the ledger here it comes of {forbidden}, which the policy forbids"
+            checks.append(Check("forbidden-here", False, said, "POLICY"))
+        deprecated = _deprecated(comes_of, self.signed)
         if deprecated is not None:
-            if refuse_deprecated:
+            if rules.refuse_deprecated:
                 checks.append(Check("deprecated-here", False, deprecated, "POLICY"))
             else:
                 checks.append(Check("deprecated-here", None, deprecated, "ASSURANCE", required=False))
@@ -97,15 +103,34 @@ def _same(release: Release, traced: Traced | None) -> Check:
     return Check("name", False, detail, "CRYPTO")
 
 
-def _taken_back(release: Release, traced: Traced | None, signed: Signed) -> Check:
-    """A revocation of the release, of one that it derives from, or of a key where it was used."""
+def _comes_of(release: Release, traced: Traced | None, signed: Signed) -> list[tuple[Release, str]]:
+    """The release, those that it derives from, and those of the runs that it goes on from, each with how it is called.
+
+    The last are those of this ledger: a bundle holds none that was made after it. Casts and merges of such a run are
+    none of these, since nothing here comes of their weights.
+    """
+    found = [(release, str(release))]
+    if traced is None:
+        return found
+    lineage = traced.lineage
+    for source in lineage.sources:
+        if source.leaf in signed.releases:
+            found.append((signed.releases[source.leaf], f"{signed.releases[source.leaf]}, which it derives from"))
+    known = {one.leaf for one, _called in found}
+    for one in signed.releases.values():
+        if one.leaf not in known and "derivation" not in one.said and lineage.goes_on_from(one.said):
+            found.append((one, f"{one}, of step {one.said['step']} of a run that it goes on from"))
+    return found
+
+
+def _taken_back(comes_of: Sequence[tuple[Release, str]], traced: Traced | None, signed: Signed) -> Check:
+    """A revocation of the release, of one that it comes of, or of a key where it was used."""
     name = "revoked-here"
-    leaves = [release.leaf, *(() if traced is None else (source.leaf for source in traced.lineage.sources))]
-    for leaf in leaves:
-        for word in signed.words_on(leaf):
+    for release, called in comes_of:
+        for word in signed.words_on(release.leaf):
             if word.said["statement"] == "revoked":
                 reason = f": {word.said['reason']}" if "reason" in word.said else ""
-                detail = f"the ledger here revoked it: {signed.releases[leaf]}, entry {word.index}{reason}"
+                detail = f"the ledger here revoked it: {called}, entry {word.index}{reason}"
                 return Check(name, False, detail, "ASSURANCE")
     for entry in () if traced is None else traced.entries:
         key = signed.keys.get(entry.envelope.keyid)
@@ -123,14 +148,13 @@ def _taken_back(release: Release, traced: Traced | None, signed: Signed) -> Chec
     return Check(name, True, f"the ledger here, of {signed.size} entries, revoked nothing that was used", "ASSURANCE")
 
 
-def _deprecated(release: Release, traced: Traced | None, signed: Signed) -> str | None:
-    """What says that the release, or one that it derives from, is deprecated."""
-    leaves = [release.leaf, *(() if traced is None else (source.leaf for source in traced.lineage.sources))]
-    for leaf in leaves:
-        word = signed.taken_back(leaf)
+def _deprecated(comes_of: Sequence[tuple[Release, str]], signed: Signed) -> str | None:
+    """What says that the release, or one that it comes of, is deprecated."""
+    for number, (release, called) in enumerate(comes_of):
+        word = signed.taken_back(release.leaf)
         if word is None or word.said["statement"] != "deprecated":
             continue
-        which = "it" if leaf == release.leaf else f"{signed.releases[leaf]}, which it derives from,"
         reason = f": {word.said['reason']}" if "reason" in word.said else ""
+        which = f"{called}," if number else "it"
         return f"the ledger here says that {which} is deprecated (entry {word.index}){reason}"
     return None

@@ -95,11 +95,11 @@ def policy_checks(
     if rules.forbidden_keys:
         checks.append(_forbidden_keys(entries, rules.forbidden_keys))
     if rules.forbidden_versions:
-        checks.append(_forbidden_versions(lineage, rules.forbidden_versions))
+        checks.append(_forbidden_versions(lineage, rules.forbidden_versions, complete=complete))
     if rules.refuse_deprecated:
         checks.append(_deprecation(lineage, entries) or _not_deprecated(complete))
     if rules.licenses is not None:
-        checks.append(together([(_name(entry), _licence(entry, rules.licenses)) for entry in releases]))
+        checks.append(_licenses(lineage, rules.licenses, complete=complete))
     return checks
 
 
@@ -271,7 +271,11 @@ def _all_that_it_comes_of(lineage: Lineage) -> list[Entry]:
 
     A cast or merge of a run that is gone on from is none of these: nothing here comes of its weights.
     """
-    return [*lineage.releases, *(entry for entry in lineage.before if "derivation" not in entry.predicate)]
+    return [*lineage.releases, *_before(lineage)]
+
+
+def _before(lineage: Lineage) -> list[Entry]:
+    return [entry for entry in lineage.before if "derivation" not in entry.predicate]
 
 
 def _name(release: Entry) -> str:
@@ -364,13 +368,34 @@ def _precision(line: RunLine) -> set[str]:
     return {str(run.get("precision") if isinstance(run, dict) else None)[:40]}
 
 
-def _forbidden_versions(lineage: Lineage, forbidden: Sequence[str]) -> Check:
-    """Neither the release nor one that it derives from."""
-    for release in lineage.releases:
+def _forbidden_versions(lineage: Lineage, forbidden: Sequence[str], *, complete: bool) -> Check:
+    """Neither the release nor one that it comes of."""
+    name = "forbidden-versions"
+    for release in _all_that_it_comes_of(lineage):
         if _name(release) in forbidden:
-            which = "" if release is lineage.release else ", which the release derives from"
-            return Check("forbidden-versions", False, f"the policy forbids {_name(release)}{which}", "POLICY")
-    return Check("forbidden-versions", True, f"{_name(lineage.release)} is not one that the policy forbids", "POLICY")
+            which = _name(release) if release is lineage.release else _called(release, lineage).rstrip(",")
+            return Check(name, False, f"the policy forbids {which}", "POLICY")
+    if lineage.goes_back and not complete:
+        return Check(name, None, _LEFT_OUT, "POLICY")
+    return Check(name, True, f"{_name(lineage.release)} is not one that the policy forbids", "POLICY")
+
+
+_LEFT_OUT = (
+    "without a status of the log that was made after the release, releases of the runs that it goes on from may have "
+    "been left out"
+)
+
+
+def _licenses(lineage: Lineage, allowed: Sequence[str], *, complete: bool) -> Check:
+    """Of the release, of those that it derives from, and what the weights that it goes on from were given out under.
+
+    An earlier release that names no licence gave nobody leave; the release's own licence is then the only one.
+    """
+    named = [entry for entry in _before(lineage) if "license" in entry.predicate]
+    made = together([(_name(entry), _licence(entry, allowed)) for entry in (*lineage.releases, *named)])
+    if made.ok and lineage.goes_back and not complete:
+        return Check("licenses", None, _LEFT_OUT, "POLICY")
+    return made
 
 
 def _licence(release: Entry, allowed: Sequence[str]) -> Check:

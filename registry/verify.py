@@ -93,6 +93,8 @@ class Verdict:
     places: Mapping[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     bundle: bytes | None = None
+    policy: bytes | None = None
+    """The policy file that the checks were made by, if it was read from one."""
     traced: Traced | None = None
     news: status_file.News | None = None
     """A newer status that the gate was given, if it is one of the log."""

@@ -19,17 +19,16 @@ from bitwitness.ledger.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.store import Ledger
 
 from . import signed_names
 from .checks import exit_code, reasons
+from .evidence import root_key
+from .gate import Request, decide
 from .names import NameRefused, NoSuchModel, Version, check_name, find_version
-from .policy import parse_policy
+from .own_ledger import Named
+from .policy import load_policy
 from .status import append_status
-from .verify import examine
-
-_POLICY_LIMIT = 1 << 20
 
 
 class NotPromoted(BitwitnessError):
@@ -85,7 +84,7 @@ def set_alias(project: Project, name: str, alias: str, policy: Path | None = Non
         held = signed.alias_word(version.model, alias)
         if asked is not None:
             now = None if held is None else str(signed.releases[held.said["release"]])
-            fields["policy"] = _passed(project, version, alias, now, asked)
+            fields["policy"] = _passed(project, ledger, version, alias, now, asked)
         if held is not None and held.disowned is None:
             same = held.said["release"] == version.leaf and held.said.get("policy") == fields.get("policy")
             if same:
@@ -131,20 +130,18 @@ def _state(signed: signed_names.Signed, version: Version) -> str | None:
     return None if word is None else str(word.said["statement"])
 
 
-def _passed(project: Project, version: Version, alias: str, held: str | None, policy: Path) -> str:
-    """The SHA-256 of a policy file that the version on disk passes."""
+def _passed(project: Project, ledger: Ledger, version: Version, alias: str, held: str | None, policy: Path) -> str:
+    """The SHA-256 of a policy file that the version on disk passes, with what this ledger says of it by now."""
     folder = version.folder(project)
     if not folder.is_dir():
         raise NoSuchModel(f"{version} is not on disk ({folder}), so it cannot be checked against {policy}")
-    try:
-        data = read_regular(policy, _POLICY_LIMIT)
-    except OSError as error:
-        raise BitwitnessError(f"policy {policy}: {error.strerror or error}") from None
-    checks = examine(folder, parse_policy(data, policy)).checks
-    code = exit_code(checks)
-    if code:
-        raise NotPromoted(version, alias, held, policy, reasons(checks), code)
-    return hashlib.sha256(data).hexdigest()
+    signed = signed_names.read(ledger, root_key(load_policy(policy)))
+    named = Named(signed.releases[version.leaf], folder, signed, [])
+    verdict = decide(Request(folder, policy, named=named))
+    code = exit_code(verdict.checks)
+    if code or verdict.policy is None:
+        raise NotPromoted(version, alias, held, policy, reasons(verdict.checks), code)
+    return hashlib.sha256(verdict.policy).hexdigest()
 
 
 def _say(ledger: Ledger, publisher: Signer, version: Version, word: str, fields: dict[str, str]) -> int:

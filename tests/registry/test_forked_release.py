@@ -449,3 +449,109 @@ def test_a_merge_with_a_run_that_goes_on_from_its_other_source(project: Project)
     words.say(project, "early-lm/1", "revoked")
     refresh(project, "mixed/1")
     assert checks()["revocations"].ok is False and "early-lm/1, of step 2 of" in checks()["revocations"].detail
+
+
+# -- what a policy or the ledger here says of a release that a run goes on from --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "step", "counts"),
+    [("middle", 4, True), ("middle", 2, True), ("tiny", 2, True), ("middle", 6, False), ("tiny", 4, False)],
+)
+def test_a_version_that_the_policy_forbids(project: Project, run: str, step: int, counts: bool) -> None:
+    """Wherever in the line it was released, up to where the next run goes on."""
+    register(project, "before-lm", run, step=step)
+    refresh(project, "child-lm/1")
+    found = gate(project, forbidden_versions=["before-lm/1"])["forbidden-versions"]
+    assert found.ok is not counts, found
+    if counts:
+        expected = f"the policy forbids before-lm/1, of step {step} of a run that it goes on from"
+        assert found.detail == expected
+
+
+@pytest.mark.parametrize(
+    ("run", "licence", "counts"),
+    [("middle", "CC-BY-NC-4.0", True), ("tiny", "CC-BY-NC-4.0", True), ("middle", "MIT", False), ("tiny", None, False)],
+)
+def test_a_licence_that_the_weights_were_given_out_under(
+    project: Project, run: str, licence: str | None, counts: bool
+) -> None:
+    register(project, "before-lm", run, step=2, license=licence)
+    made = register(project, "child-lm", "child", license="Apache-2.0")
+    policy = load_policy(project.trust_path)
+    rules = policy.rules.model_copy(update={"licenses": ["Apache-2.0", "MIT"]})
+    checks = {check.name: check for check in examine(made.path, policy.model_copy(update={"rules": rules})).checks}
+    assert checks["licenses"].ok is not counts, checks["licenses"]
+    if counts:
+        assert checks["licenses"].detail == "before-lm/1: the policy does not allow licence CC-BY-NC-4.0"
+
+
+def test_without_a_status_releases_before_may_have_been_left_out(project: Project) -> None:
+    """A release names what it derives from, so that nothing of this is missing; not what its run goes on from."""
+    rules = {"forbidden_versions": ["before-lm/1"], "licenses": ["Apache-2.0"]}
+    register(project, "child-lm", "child", license="Apache-2.0")
+    names = ("forbidden-versions", "licenses")
+    for model, results in (("child-lm/2", {None}), ("tiny-lm/1", {True})):
+        path = project.models_dir / model / bundle.FILE_NAME
+        read = jcs.parse(path.read_bytes(), max_bytes=bundle.SIZE_LIMIT)
+        del read["status"]
+        kinds = [json.loads(base64.b64decode(item["entry"]["payload"]))["predicateType"] for item in read["entries"]]
+        read["entries"] = [e for e, kind in zip(read["entries"], kinds, strict=True) if "/status/" not in kind]
+        path.write_bytes(jcs.encode(read))
+        policy = load_policy(project.trust_path)
+        changed = policy.model_copy(update={"rules": policy.rules.model_copy(update=rules)})
+        found = {check.name: check for check in examine(path.parent, changed).checks}
+        assert {found[name].ok for name in names} == results, [found[name] for name in names]
+
+
+@pytest.mark.parametrize("run", ["middle", "tiny"])
+@pytest.mark.parametrize(
+    ("word", "check", "code"), [("revoked", "revoked-here", 1), ("deprecated", "deprecated-here", 0)]
+)
+def test_a_name_goes_by_what_the_ledger_says_of_what_the_run_goes_on_from(
+    project: Project, capsys: pytest.CaptureFixture[str], run: str, word: str, check: str, code: int
+) -> None:
+    """The bundle is of before the word, and before the release that it is on: the ledger here knows both."""
+    register(project, "before-lm", run, step=2)
+    register(project, "late-lm", run, step=6 if run == "middle" else 4)
+    for model in ("before-lm/1", "late-lm/1"):
+        words.say(project, model, word, "bad data")
+    arguments = ["--project", str(project.root), "verify", "child-lm/1", "--policy", str(project.trust_path), "--json"]
+    capsys.readouterr()
+    assert main(arguments) == code
+    checks = {item["name"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["revocations"]["ok"] is True and "deprecation" not in checks
+    assert checks[check]["ok"] is (False if code else None)
+    said = checks[check]["detail"]
+    assert "before-lm/1, of step 2 of a run that it goes on from, " in said and said.endswith(": bad data")
+
+
+def test_a_name_goes_by_the_versions_that_the_ledger_has_before_it(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was released of an earlier run after the bundle was made, and is forbidden, is found all the same."""
+    register(project, "before-lm", "tiny", step=2)
+    with project.trust_path.open("a", encoding="utf-8") as file:
+        file.write('forbidden_versions = ["before-lm/1"]\n')
+    arguments = ["--project", str(project.root), "verify", "child-lm/1", "--policy", str(project.trust_path), "--json"]
+    capsys.readouterr()
+    assert main(arguments) == 1
+    checks = {item["name"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
+    assert [name for name, item in checks.items() if item["ok"] is False] == ["forbidden-here"]
+    assert "comes of before-lm/1, of step 2 of a run that it goes on from" in checks["forbidden-here"]["detail"]
+
+
+def test_a_version_is_promoted_only_if_nothing_that_it_comes_of_was_taken_back(project: Project) -> None:
+    """The alias asks the gate with all that its policy and the ledger here say, not the bundle alone."""
+    with project.open_ledger(writable=True) as ledger:
+        append_status(ledger, project.signer("log"))
+    words.set_alias(project, "child-lm/1", "champion", project.trust_path)
+    register(project, "before-lm", "tiny", step=2)
+    words.say(project, "before-lm/1", "revoked", "bad data")
+    with pytest.raises(words.NotPromoted, match=r"revoked-here: .*before-lm/1, of step 2") as refused:
+        words.set_alias(project, "child-lm/1", "next", project.trust_path)
+    assert refused.value.exit_code == 1
+    with project.trust_path.open("a", encoding="utf-8") as file:
+        file.write('[status]\nfile = "no-such-status.json"\n')
+    with pytest.raises(words.NotPromoted, match=r"newest-status: .*no-such-status\.json"):
+        words.set_alias(project, "child-lm/1", "next", project.trust_path)

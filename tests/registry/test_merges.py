@@ -177,7 +177,7 @@ def _nothing(project: Project) -> None:
         ("precisions", 'precisions = ["bfp"]', "run other .* precision fp32", _nothing),
         ("datasets", "", "run other .* does not allow training dataset", _nothing),
         ("auditors", "min_auditors = 2", "run small .*1 auditors.*run other .*1 auditors", _nothing),
-        ("forbidden-versions", 'forbidden_versions = ["other-lm/1"]', "other-lm/1, which the release", _nothing),
+        ("forbidden-versions", 'forbidden_versions = ["other-lm/1"]', "other-lm/1, which it derives from", _nothing),
         ("deprecation", "refuse_deprecated = true", "other-lm/1, which it derives from", _say("deprecated")),
         ("revocations", "", "other-lm/1, which it derives from, is revoked", _say("revoked")),
     ],
