@@ -3,13 +3,17 @@
 Every run of the line gets its own audit, with intent, sample and result. The ledger holds a run's genesis to the state
 that its parent's `state` entry commits to, so the boundary is checked bit for bit once the parent's steps up to it
 replay to that state, and the child's first state is that one.
+
+All runs are announced before any is replayed. So where one of the announced audits has no result yet, a result that the
+same auditor signed for another run of the line, after that announcement and for the same request, is of the same line
+of audits, which was stopped: it is told, not made again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +21,16 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.store import Ledger
 
 from .ancestry import Span, line_of, next_steps, share
-from .audit import AuditReport, announce, audit
+from .announcing import Request, announce, stopped_before
+from .answered import Answered, answered, answered_since, signed_report
+from .audit import AuditReport, audit, screen_again
 from .audit_work import AuditWork
 from .beacons import BeaconPending, choose
 from .history import RunHistory
 from .outcome import overall
 from .part_audit import require_part
 from .plan import AuditPlan, plan_audit
+from .screen import Screened
 from .venue import Venue, WaitsForLog
 
 Json = dict[str, Any]
@@ -63,6 +70,9 @@ class _Task:
     steps: tuple[int, int] | None = None
     until: int | None = None
     intent: int | None = None
+    done: Answered | None = None
+    """What this auditor signed of it before a stop."""
+    screened: Screened = field(default_factory=Screened)
 
     def arguments(self) -> dict[str, Any]:
         return {"steps": self.steps, "until": self.until}
@@ -78,6 +88,7 @@ def audit_ancestry(
     part: str | None = None,
     beacon: str | None = None,
     intents: Sequence[int] = (),
+    screen: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
 ) -> AncestryReport:
@@ -86,21 +97,30 @@ def audit_ancestry(
     `uncovered` takes the interval of the whole line that is this auditor's next, `intents` go on with announced audits,
     of whichever runs of the line. All runs are announced before any is replayed, so that one wait is enough for all:
     where some intents are not in the log yet, or their beacons do not exist, that is raised once, for all of them.
-    `options` are those of audit(), and so are the errors.
+    Where this was stopped before, the runs whose audits are signed already are passed over (with `screen`, unless that
+    shows now what such an audit does not say). `options` are those of audit(), and so are the errors.
     """
     with venue.open() as ledger:
         spans = line_of(venue.project, ledger, name)
         tasks = _tasks(venue, ledger, name, spans, steps, uncovered, part, intents)
-    named: Json | None = None
-    if beacon is not None:
-        trust = venue.project.trust()
-        named = choose(beacon, trust, round(time.time()))  # one for all of them
+        named: Json | None = None
+        if beacon is not None:
+            named = choose(beacon, venue.project.trust(), round(time.time()))  # one for all of them
+        if not intents:
+            tasks = _gone_on_with(venue, ledger, tasks, samples, part, named)
+        if screen:
+            tasks = [_screened(venue, ledger, task, options) for task in tasks]
     reports: list[AuditReport] = []
     pending: list[BeaconPending] = []
     with venue.together():
         announced = _announce_all(venue, tasks, samples, named)
         for task, work in zip(tasks, announced, strict=True):
-            options |= {"samples": samples, "part": part, "beacon": named, "work": work, "report": report}
+            options |= {"samples": samples, "part": part, "beacon": named, "screen": screen}
+            options |= {"work": work, "report": report}
+            if task.done is not None:
+                told = signed_report(task.history, venue.auditor.keyid, *task.done)
+                reports.append(replace(told, screened=task.screened))
+                continue
             try:
                 reports.append(audit(venue, task.history.run, intent=task.intent, **task.arguments(), **options))
             except BeaconPending as error:
@@ -137,6 +157,7 @@ def plan_ancestry(
             **task.arguments(),
         )
         for task in tasks
+        if task.done is None
     ]
 
 
@@ -180,16 +201,49 @@ def _tasks(
 
 
 def _announced(spans: list[Span], intents: Sequence[int], auditor: str) -> list[_Task]:
-    """The runs of the line that these intents of the auditor are of."""
+    """The runs of the line that these intents of the auditor are of, one of which at least has no result yet."""
     tasks = []
     for span in spans:
-        mine = [index for index in intents if index in span.history.open_intents(auditor)]
-        tasks += [_Task(span.history, until=span.until, intent=index) for index in mine]
-    strange = sorted(set(intents) - {task.intent for task in tasks})
+        done = {intent.index: (intent, audit) for intent, audit in answered(span.history, auditor)}
+        for index in intents:
+            if index in done or index in span.history.open_intents(auditor):
+                tasks.append(_Task(span.history, until=span.until, intent=index, done=done.get(index)))
+    found = {task.intent for task in tasks}
+    if all(task.done for task in tasks):
+        found = set()
+    strange = sorted(set(intents) - found)
     if strange:
         names = ", ".join(span.name for span in spans)
         raise BitwitnessError(f"entry {strange[0]} is no open audit-intent of this auditor for one of the runs {names}")
     return tasks
+
+
+def _gone_on_with(
+    venue: Venue, ledger: Ledger, tasks: list[_Task], samples: int, part: str | None, beacon: Json | None
+) -> list[_Task]:
+    """The tasks, of which those that were done before a stop say so."""
+    trust, auditor = venue.project.trust(), venue.auditor.keyid
+    asked = [Request.of(task.history, trust, samples=samples, beacon=beacon, **task.arguments()) for task in tasks]
+    stopped = [stopped_before(venue, ledger, task.history, one) for task, one in zip(tasks, asked, strict=True)]
+    waiting = [found[1] for found in stopped if found is not None and found[1] is not None]
+    if not waiting:
+        return tasks
+    since = max(waiting)
+    return [
+        replace(task, done=None if found else answered_since(task.history, auditor, one, part, since))
+        for task, one, found in zip(tasks, asked, stopped, strict=True)
+    ]
+
+
+def _screened(venue: Venue, ledger: Ledger, task: _Task, options: Json) -> _Task:
+    """Screen a run whose audit is signed, which does not say if that was done. What it does not say is audited anew."""
+    if task.done is None:
+        return task
+    threads, windows_at_once = options["threads"], options.get("windows_at_once", 0)
+    found = screen_again(venue, ledger, task.history, threads, windows_at_once)
+    wrong = [unit for unit in task.done[1].predicate["units"] if unit["outcome"] == "mismatch"]
+    said = all(any(unit["first"] <= fault.step <= unit["last"] for unit in wrong) for fault in found.faults)
+    return replace(task, screened=found) if said else replace(task, done=None, intent=None)
 
 
 def _announce_all(venue: Venue, tasks: list[_Task], samples: int, beacon: Json | None) -> list[AuditWork | None]:
@@ -197,7 +251,7 @@ def _announce_all(venue: Venue, tasks: list[_Task], samples: int, beacon: Json |
     announced: list[AuditWork | None] = []
     waits: list[WaitsForLog] = []
     for task in tasks:
-        if task.intent is not None:
+        if task.intent is not None or task.done is not None:
             announced.append(None)
             continue
         try:

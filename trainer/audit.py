@@ -7,26 +7,25 @@ values come from the ledger, never from the run's folder.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bitwitness.ledger import entries, rfc3339
+from bitwitness.ledger import entries
 from bitwitness.ledger.audit_rules import met, tampered_steps
 from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.envelope import seal
-from bitwitness.ledger.errors import BitwitnessError, EntryError
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.trust import Trust
 
 from . import eval_audit, records
+from .announcing import Request, announced_entry, intend
 from .arithmetic import this_builds
 from .audit_work import AuditWork
-from .beacons import NONE, choose, obtain
+from .beacons import obtain
 from .coverage import next_interval
 from .examiner import Examiner
 from .history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
@@ -71,11 +70,20 @@ class AuditReport:
     """What is told of stored states that could not be used."""
     ended: bool = False
     """Whether the run has its last step."""
+    signed_before: bool = False
+    """Whether this was not made now, but is what the auditor had signed before a stop (answered.py)."""
+    signed_steps: int | None = None
+    """How many steps the signed audit says were compared, where this report was read from it."""
 
     @property
     def steps(self) -> int:
         """The number of the run's own steps, of which the audit could have been."""
         return self.total - self.first
+
+    @property
+    def count(self) -> int:
+        """The number of steps that were compared."""
+        return len(self.compared) if self.signed_steps is None else self.signed_steps
 
     def caught(self, tampered: float = 0.0) -> float | None:
         """The probability that a tampered fraction of the steps is met, at least one: by the draw, as was announced.
@@ -150,9 +158,10 @@ def audit(
             announced = history.reopen(auditor.keyid, intent)
             work = AuditWork.of(venue.work, ledger.entry(intent), auditor)
         elif work is None:
-            work, announced = _intend(venue, ledger, history, trust, samples, steps, until, beacon)
+            request = Request.of(history, trust, samples=samples, steps=steps, until=until, beacon=beacon)
+            work, announced = intend(venue, ledger, history, request)
         else:
-            announced = _announced(work, ledger.find(work.leaf_hash))
+            announced = announced_entry(work, ledger.find(work.leaf_hash))
         unfinished = [index for index in unfinished if index != announced.index]
         said, given = announced.predicate, None
         earlier = history.as_of(said["size"])
@@ -206,75 +215,26 @@ def audit(
         open_intents=tuple(unfinished),
         screened=screened,
         first=history.first,
-        drawn=_drawn(history, chosen, said["last"]),
+        drawn=drawn_of(history, chosen, said["last"]),
         passed_over=tuple(examiner.passed_over),
         ended=history.ended,
     )
 
 
-def announce(
-    venue: Venue,
-    name: str,
-    *,
-    samples: int = 0,
-    steps: tuple[int, int] | None = None,
-    until: int | None = None,
-    beacon: str | Json | None = None,
-) -> AuditWork:
-    """Get the intent of an audit with these arguments into the log, or on its way; audit() then goes on with it.
-
-    Raises what audit() raises before its sample is drawn, and WaitsForLog.
-    """
-    trust = venue.project.trust()
-    with venue.open() as ledger:
-        history = open_verified_run(venue.project, ledger, name)
-        require_steps(history)
-        return _intend(venue, ledger, history, trust, samples, steps, until, beacon)[0]
+def screen_again(venue: Venue, ledger: Ledger, history: RunHistory, threads: int, windows_at_once: int = 0) -> Screened:
+    """Only the screen of an audit of this run, as it stands in the verified ledger."""
+    faults, unused = check_record(history, ledger.origin), Transcript(bytes(32), venue.auditor.keyid)
+    return Examiner(venue.material, history, threads, windows_at_once, unused, faults).screen()
 
 
-def _intend(
-    venue: Venue,
-    ledger: Ledger,
-    history: RunHistory,
-    trust: Trust | None,
-    samples: int,
-    steps: tuple[int, int] | None,
-    until: int | None,
-    beacon: str | Json | None,
-) -> tuple[AuditWork, Entry]:
-    """Announce what the arguments of audit() ask for."""
-    span = steps or (history.first, history.last_step if until is None else until)
-    _require_span(history, span)
-    if isinstance(beacon, str):
-        beacon = choose(beacon, trust, round(time.time()))
-    return _announce(venue, ledger, history, span, samples, beacon or NONE, drawn=steps is None, open_end=until is None)
-
-
-def _drawn(history: RunHistory, chosen: list[Unit], last: int) -> tuple[int, int] | None:
+def drawn_of(history: RunHistory, chosen: list[Unit], last: int) -> tuple[int, int] | None:
+    """How many of the units of an audit up to step `last` were drawn, of how many; None where some were chosen."""
     causes = [unit.cause for unit in chosen]
     if "chosen" in causes:
         return None
     count = causes.count("sample")
     always = len(causes) - count - causes.count("init")
     return count, len(history.units(last)) - always
-
-
-def _require_span(history: RunHistory, span: tuple[int, int]) -> None:
-    """Raise BitwitnessError unless the run has these steps."""
-    first, last = span
-    if first > last:
-        raise BitwitnessError(f"steps {first}:{last}: the first comes after the last; turn them round")
-    if history.first <= first and last <= history.last_step:
-        return
-    elsewhere = ""
-    if history.parent is not None:
-        elsewhere = (
-            f"; those up to {history.first} are steps of run {history.parent.name}, and --history reaches across"
-        )
-    raise BitwitnessError(
-        f"steps {first}:{last} are not in run {history.name}, which has steps {history.first} to {history.last_step}"
-        f"{elsewhere}"
-    )
 
 
 def _examine(
@@ -300,63 +260,6 @@ def still_verified(project: Project, ledger: Ledger, history: RunHistory, intent
     if any(index >= len(leaves) or leaves[index] != leaf for index, leaf in audited):
         raise LedgerNotVerified(f"{ledger.path} was changed during the audit; no result is signed")
     return leaves
-
-
-def _announce(
-    venue: Venue,
-    ledger: Ledger,
-    history: RunHistory,
-    span: tuple[int, int],
-    samples: int,
-    beacon: Json,
-    *,
-    drawn: bool,
-    open_end: bool,
-) -> tuple[AuditWork, Entry]:
-    """Get the audit-intent into the log: the sample is drawn from its leaf hash. Its index is −1 if it is not there.
-
-    An audit like this one that was stopped before is gone on with: its intent, once made, is never drawn anew. With
-    `open_end` a drawn one reaches to what was the last step then.
-    """
-    asked: Json = {"beacon": beacon, "run": history.run, "samples": samples}
-    asked |= {"first": span[0]} if drawn and open_end else {"first": span[0], "last": span[1]}
-    for work in AuditWork.unfinished(venue.work, venue.auditor):
-        said = work.predicate
-        if any(said.get(name) != value for name, value in asked.items()):
-            continue
-        index = ledger.find(work.leaf_hash)
-        if index is not None and index not in history.open_intents(venue.auditor.keyid):
-            work.finish()  # it was answered; only this folder does not know
-            continue
-        return work, _hand_over(venue, ledger, work, index, drawn=drawn)
-    size = ledger.size
-    predicate = {
-        **asked,
-        "first": span[0],
-        "last": span[1],
-        "root": ledger.root(size).hex(),
-        "signer": venue.auditor.keyid,
-        "size": size,
-        "time": rfc3339.now(),
-    }
-    intent = seal(entries.statement("audit-intent", None, predicate), venue.auditor)
-    work = AuditWork.begin(venue.work, intent, venue.auditor)
-    return work, _hand_over(venue, ledger, work, None, drawn=drawn)
-
-
-def _hand_over(venue: Venue, ledger: Ledger, work: AuditWork, index: int | None, *, drawn: bool) -> Entry:
-    if index is None:
-        try:
-            index = venue.announce(ledger, work.intent, drawn=drawn)
-        except EntryError:
-            work.finish()  # the log will never take it
-            raise
-    return _announced(work, index)
-
-
-def _announced(work: AuditWork, index: int | None) -> Entry:
-    """The intent of an audit at `index` of the log, or not in it yet."""
-    return Entry(-1 if index is None else index, "audit-intent", work.predicate, work.leaf_hash)
 
 
 def _choose(

@@ -22,8 +22,10 @@ from bitwitness.trainer.ancestry import line_coverage
 from bitwitness.trainer.ancestry_audit import audit_ancestry
 from bitwitness.trainer.audit import audit
 from bitwitness.trainer.beacons import BeaconPending
+from bitwitness.trainer.record_check import Fault
 from bitwitness.trainer.remote_venue import RemoteVenue
 from bitwitness.trainer.run import train
+from bitwitness.trainer.screen import Screened
 from bitwitness.trainer.venue import LocalVenue, WaitsForLog
 
 from .conftest import make_project, small_config
@@ -208,6 +210,126 @@ def test_announced_audits_of_several_runs_are_gone_on_with(
     assert [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["r", "child"]
     assert main([*asked, "--intent", str(announced[0] - 1)]) == 2
     assert "no open audit-intent of this auditor for one of the runs r, child" in capsys.readouterr().err
+
+
+def stop_in(patch: pytest.MonkeyPatch, run: str) -> None:
+    """Let a line of audits be stopped as it begins with the replay of this run."""
+    honest = ancestry_audit.audit
+
+    def stops(venue: Any, name: str, **options: Any) -> Any:
+        if name == run:
+            raise KeyboardInterrupt
+        return honest(venue, name, **options)
+
+    patch.setattr(ancestry_audit, "audit", stops)
+
+
+def stopped_line(project: Project, run: str, **options: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop_in(patch, run)
+        audit_ancestry(LocalVenue(project), "child", threads=1, **options)
+
+
+def audits(project: Project) -> dict[str, list[int]]:
+    """The entries of the audits of both runs."""
+    about = {name: history(project, name).about for name in ("r", "child")}
+    return {name: [entry.index for entry in found if entry.kind == "audit"] for name, found in about.items()}
+
+
+@pytest.mark.parametrize("asked", [{"samples": 1}, {"steps": (3, 6)}, {"steps": (4, 5), "part": "shard:1"}])
+def test_a_stopped_line_of_audits_goes_on_where_it_was(project: Project, asked: Any) -> None:
+    venue, child = LocalVenue(project), history(project, "child").run
+    whole = audit_ancestry(venue, "child", threads=1, **asked)  # an older result is not of the line that is stopped
+    assert [report.signed_before for report in whole.reports] == [False, False]
+    stopped_line(project, child, **asked)
+    # What a kill before the parent's folder was removed would leave, too: it is not believed.
+    (done,) = [entry for entry in history(project, "r").about if entry.index == audits(project)["r"][-1]]
+    with project.open_ledger() as ledger:
+        (intent,) = (e for e in history(project, "r").about if e.leaf_hash.hex() == done.predicate["intent"])
+        left = venue.work / intent.leaf_hash.hex()[:32]
+        left.mkdir()
+        (left / "intent.json").write_bytes(ledger.entry(intent.index))
+    before = intents(project)
+    line = audit_ancestry(venue, "child", threads=1, **asked)
+    assert intents(project) == before and {name: len(found) for name, found in audits(project).items()} == {
+        "r": 2,
+        "child": 2,
+    }
+    first, second = line.reports
+    assert (first.signed_before, first.entry) == (True, done.index) and first.open_intents == ()
+    assert (second.signed_before, second.resumed) == (False, True)
+    assert not list(venue.work.iterdir())
+    # It is told as it was told of the line that was not stopped.
+    other = whole.reports[0]
+    assert (first.result, first.count, first.total) == (other.result, other.count, other.total)
+    assert [unit.outcome for unit in first.units] == [unit.outcome for unit in other.units]
+    assert first.caught() == other.caught() and line.boundaries == whole.boundaries
+    if "part" not in asked and "steps" in asked:
+        assert (first.units, first.compared) == (other.units, other.compared)
+    # Nothing is open now: the next one is another line of audits.
+    again = audit_ancestry(venue, "child", threads=1, **asked)
+    assert [report.signed_before or report.resumed for report in again.reports] == [False, False]
+
+
+def test_a_stopped_line_is_told_as_such(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.root)
+    command = ["audit", "child", "--history", "--sample", "1"]
+    for screened in ([], ["--screen"]):
+        with pytest.MonkeyPatch.context() as patch:
+            stop_in(patch, history(project, "child").run)
+            assert main([*command, *screened]) == 130
+        assert "give the same command again, it goes on where it was" in capsys.readouterr().err
+        (entry,) = audits(project)["r"][-1:]
+        assert main([*command, *screened]) == 0
+        told = capsys.readouterr()
+        assert "the audit of r was signed before the stop, and was not made again" in told.err
+        assert f"(self-chosen); entry {entry}" in told.out and "boundary r@4 → child: match" in told.out
+        assert told.out.count("all within what AdamW allows") == (2 if screened else 0)
+    # Intents that were given are known by their entries, whatever else was signed.
+    open_before = intents(project)
+    stopped_line(project, history(project, "child").run, samples=2)
+    announced = [index for index in intents(project) if index not in open_before]
+    given = [part for index in announced for part in ("--intent", str(index))]
+    assert main(["audit", "child", "--history", *given, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["name"], run["signed_before"]) for run in runs] == [("r", True), ("child", False)]
+    assert main(["audit", "child", "--history", *given]) == 2
+    assert f"entry {announced[0]} is no open audit-intent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ({"steps": (1, 4)}, True),
+        ({"steps": (1, 3)}, False),
+        ({"steps": (1, 4), "part": "norm"}, False),
+        ({"samples": 0, "until": 4}, False),
+        ({"samples": 9, "until": 4}, False),
+    ],
+)
+def test_only_the_same_request_counts_as_done(project: Project, other: Any, same: bool) -> None:
+    """Whatever else this auditor signed of the parent, while the child's audit is open, is not what was asked for."""
+    venue, asked = LocalVenue(project), {"steps": (1, 6)}
+    stopped_line(project, history(project, "r").run, **asked)
+    for folder in venue.work.iterdir():  # of the parent's audit nothing is left but its intent
+        if open_envelope((folder / "intent.json").read_bytes()).statement["predicate"]["last"] == 4:
+            shutil.rmtree(folder)
+    assert audit(project, "r", threads=1, **other).result == "match"
+    line = audit_ancestry(venue, "child", threads=1, **asked)
+    assert [report.signed_before for report in line.reports] == [same, False]
+    assert [report.resumed for report in line.reports] == [False, True]
+
+
+def test_what_a_screen_shows_and_the_signed_audit_does_not_is_audited(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_line(project, history(project, "child").run, samples=0)
+    fault = Fault(2, "screen", "a weight moved too far", "aa" * 32, "bb" * 32)
+    monkeypatch.setattr(ancestry_audit, "screen_again", lambda *_: Screened(3, 3, (fault,)))
+    line = audit_ancestry(LocalVenue(project), "child", samples=0, screen=True, threads=1)
+    assert [report.signed_before for report in line.reports] == [False, False] and len(audits(project)["r"]) == 2
 
 
 def test_parts_on_both_sides_of_a_boundary(project: Project) -> None:

@@ -24,6 +24,8 @@ def tell(result: AuditReport, again: str) -> None:
         note(f"note: {passed}")
     if result.resumed:
         note("note: this went on with the audit that was stopped before")
+    if result.signed_before:
+        note(f"note: the audit of {result.name} was signed before the stop, and was not made again")
     if result.open_intents:
         note(_open_intents(result))
 
@@ -79,6 +81,7 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
         "name": report.name,
         "entry": report.entry,
         "resumed": report.resumed,
+        "signed_before": report.signed_before,
         "notes": list(report.passed_over),
         "basis": report.basis,
         "steps": [
@@ -94,7 +97,7 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
             for unit in report.units
             if unit.found is not None
         },
-        "compared": len(report.compared),
+        "compared": report.count,
         "total": report.steps,
         "caught": {"one_step": report.caught(), "fraction_0.01": report.caught(0.01)},
         "transcript": report.transcript.to_json(),
@@ -136,7 +139,7 @@ def audit_lines(report: AuditReport, again: str) -> Iterator[str]:
         wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
         yield f"screen: {screened.compared} of {screened.total} intervals between stored states{wrong}"
     yield (
-        f"{report.result}: {len(report.compared)} of {report.steps} steps of {report.name} compared bit for bit "
+        f"{report.result}: {report.count} of {report.steps} steps of {report.name} compared bit for bit "
         f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")
     )
     if report.result == "match":
