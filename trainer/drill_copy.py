@@ -19,6 +19,7 @@ from bitwitness.ledger import rfc3339
 from bitwitness.ledger.captured_file import MODEL_FILE
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.replay_files import parts_file
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
 
@@ -179,6 +180,8 @@ class DrillCopy:
                 predicate["dataset"] = dataset | {"entry": self._entries[dataset["entry"]]}
             if entry.kind == "state":
                 self._copy_state(history, step)
+            if entry.kind == "step":
+                self._copy_parts(history, step)
             batch.append((entry.kind, predicate))
         if batch:
             writer.append_all(batch)
@@ -248,6 +251,13 @@ class DrillCopy:
         except StateUnavailable:
             return
         _link_folder(stored, place)
+
+    def _copy_parts(self, history: RunHistory, step: int) -> None:
+        """Link the leaves of the parts that a step commits to, if it does and they are at hand."""
+        real, own = (parts_file(project.runs_dir / history.name, step) for project in (self._real, self.project))
+        if history.config.run.commit == "parts" and real.is_file():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            _link(real, own)
 
     def _model(self, history: RunHistory) -> StepPrograms | None:
         return captured(LocalMaterial(self._real).model(history), history)

@@ -12,6 +12,7 @@ from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import drill as drilled
+from bitwitness.trainer.audit import audit
 from bitwitness.trainer.drill import DRAWS, DrillResult, drill
 from bitwitness.trainer.drill_faults import KINDS, Fault
 from bitwitness.trainer.run import train
@@ -31,6 +32,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DrillResult]:
     found = list(drill(project, name, folder / "copies", seed=3, samples=1, threads=2))
     assert everything(project) == before
     return {result.kind: result for result in found}
+
+
+def parts_audited(copy: Project, part: str, steps: range) -> list[str]:
+    """The outcome for that part of each of `steps`."""
+    report = audit(copy, "r", steps=(steps[0], steps[-1]), part=part, threads=2)
+    return [item.outcome for item in report.units]
 
 
 def everything(project: Project) -> dict[str, bytes]:
@@ -53,9 +60,9 @@ def test_a_fault_is_found_at_its_step_and_operator(results: dict[str, DrillResul
 
 
 def test_a_copy_has_keys_and_a_log_of_its_own(tmp_path: Path) -> None:
-    """Held-out losses, stored states and both datasets are copied; nothing is signed or logged by the real keys."""
+    """Held-out losses, states, parts and both datasets are copied; nothing is signed or logged by the real keys."""
     project = make_project(tmp_path / "project")
-    train(project, small_config(eval_every=2, eval_windows=1), threads=2)
+    train(project, small_config(eval_every=2, eval_windows=1, commit="parts"), threads=2)
     before = everything(project)
     (result,) = drill(project, "r", tmp_path / "copies", kinds=("moment",), seed=5, samples=9, threads=2)
     assert result.good and result.audits == 1
@@ -66,6 +73,9 @@ def test_a_copy_has_keys_and_a_log_of_its_own(tmp_path: Path) -> None:
     with copy.open_ledger() as theirs, project.open_ledger() as ours:
         assert theirs.origin != ours.origin
         assert not {theirs.leaf_hash(i) for i in range(theirs.size)} & {ours.leaf_hash(i) for i in range(ours.size)}
+    # The parts of all steps can be audited alone: those that were copied, and those that the faulty trainer computed.
+    assert 2 < result.step < 6
+    assert parts_audited(copy, "shard:1", range(1, 7)) == ["match"] * 6
 
 
 def test_what_no_replay_shows_is_reported(
@@ -100,15 +110,20 @@ def test_a_run_that_cannot_be_drilled(project: Project, tmp_path: Path, options:
 
 
 @pytest.fixture(scope="module")
-def own_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DrillResult]:
+def own_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own-copies")
+
+
+@pytest.fixture(scope="module")
+def own_results(tmp_path_factory: pytest.TempPathFactory, own_copies: Path) -> dict[str, DrillResult]:
     """Each kind of fault in a run of a model of the user's own: its programs are data beside the run."""
     folder = tmp_path_factory.mktemp("own-drill")
     project = make_project(folder / "project")
     (project.root / "tiny.py").write_text(TINY)
-    train(project, own_config("tiny.py:Tiny", steps=4), threads=2)
+    train(project, own_config("tiny.py:Tiny", steps=4, commit="parts"), threads=2)
     found = trace_step(project, "r", 3, threads=2)
     assert not found.differences and {"attention", "rmsnorm"} <= {str(leaf.get("op")) for leaf in found.trace.leaves}
-    results = drill(project, "r", folder / "copies", seed=2, samples=9, threads=2)
+    results = drill(project, "r", own_copies, seed=2, samples=9, threads=2)
     return {result.kind: result for result in results}
 
 
@@ -123,3 +138,13 @@ def test_faults_in_a_model_of_the_users_own_are_found(own_results: dict[str, Dri
     if module:
         tensor = next(line.split()[1] for line in result.said if line.startswith("  tensor "))
         assert tensor.startswith(module[0].partition("/")[0] + ".")
+
+
+def test_the_parts_of_faulty_steps_are_told_apart(own_results: dict[str, DrillResult], own_copies: Path) -> None:
+    """A gradient that was changed is in the fold of its step, and in no step before; a moment is in no fold."""
+    step = own_results["gradient"].step
+    steps = range(1, step + 1)
+    copy = Project.find(own_copies / "gradient")
+    assert parts_audited(copy, "fold", steps) == ["match"] * (step - 1) + ["mismatch"]
+    step = own_results["moment"].step
+    assert parts_audited(Project.find(own_copies / "moment"), "fold", range(1, step + 1)) == ["match"] * step
