@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -66,9 +66,13 @@ def seal(statement: Mapping[str, Any], signer: Signer) -> bytes:
     return data
 
 
-def open_envelope(data: bytes) -> Envelope:
+def _parse(payload: bytes) -> Any:
+    return jcs.parse(payload, max_bytes=MAX_ENTRY)
+
+
+def open_envelope(data: bytes, parse: Callable[[bytes], Any] = _parse) -> Envelope:
     """Read an entry's bytes strictly: they are exactly what `seal` would write for that payload and
-    signature.
+    signature. `parse` takes canonical JSON and nothing else.
 
     Raises EntryError or JsonError. The signature is not checked here.
     """
@@ -81,7 +85,7 @@ def open_envelope(data: bytes) -> Envelope:
     payload = _from_base64(payload_text, "payload")
     signature = _from_base64(signature_text, "sig")
     try:
-        statement = jcs.parse(payload, max_bytes=MAX_ENTRY)
+        statement = parse(payload)
     except JsonError as error:
         raise EntryError(error.reason, "payload") from None
     if not isinstance(statement, dict):

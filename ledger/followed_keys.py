@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from . import entries
 from .checkpoint import Checkpoint, open_checkpoint
-from .entries import check
-from .envelope import open_envelope
 from .errors import BitwitnessError, FoundWrong, NoteError
 from .note import Note, Verifier, parse_note
 from .remote import RemoteError
@@ -85,8 +84,8 @@ class FollowedKeys:
 
 def check_root_entry(entry: bytes, trust: Trust) -> bool:
     """Whether a log's first entry enrols the root key that the policy pins. Raises EntryError and others."""
-    envelope = open_envelope(entry)
-    return check(envelope.statement).name == "key" and envelope.keyid == trust.root.keyid
+    envelope, kind = entries.read(entry)
+    return kind.name == "key" and envelope.keyid == trust.root.keyid
 
 
 def _ring(trust: Trust, ledger: Ledger) -> KeyRing:

@@ -107,6 +107,13 @@ def parse(data: bytes, *, max_bytes: int = 16 * 1024 * 1024) -> Any:
     return value
 
 
+def value_of(data: bytes) -> Any:
+    """The value of ASCII that the form of a schema (_fields.py) matches, so it is in the domain; it is canonical if
+    write() gives the same bytes.
+    """
+    return _DECODER.decode(data.decode("ascii"))
+
+
 def nests_deeper(data: bytes, depth: int) -> bool:
     """Whether brackets outside strings nest deeper than ``depth``; found without recursion.
 

@@ -84,6 +84,9 @@ from .derivation_rules import derivation_fits
 PREDICATE_PREFIX = "https://bitwitness.dev/"
 PREDICATE_SUFFIX = "/v1"
 
+# A string that canonical JSON writes as it is.
+_PLAIN = r'"[ !#-\[\]-~]*"'
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -122,11 +125,19 @@ class Kind:
 
     @cached_property
     def form(self) -> re.Pattern[bytes] | None:
-        """Matches canonical statements whose predicate is of this kind, if not all of them; says nothing of `rules`."""
+        """Canonical JSON that it matches is a statement whose predicate has this kind's fields.
+
+        It need not match all such statements, and says nothing of `rules` and of what `_type` and subject are. Whatever
+        bytes it matches hold nothing outside the domain of canonical JSON, but for the order of keys.
+        """
         if self.schema.form is None:
             return None
         predicate = f'"predicate":{self.schema.form},"predicateType":"{re.escape(self.predicate_type)}"'
-        return re.compile(rf'\{{"_type":"[^"]*",{predicate},"subject":[^\]]*\]\}}'.encode("ascii"))
+        subjects = ",".join(
+            rf'\{{"digest":\{{"{re.escape(rule.algorithm)}":{_PLAIN}\}},"name":"{re.escape(rule.name)}"\}}'
+            for rule in self.subjects
+        )
+        return re.compile(rf'\{{"_type":{_PLAIN},{predicate},"subject":\[{subjects}\]\}}'.encode("ascii"))
 
     def signers(self, predicate: Mapping[str, Any]) -> tuple[str, ...]:
         """The roles whose keys may sign this predicate."""

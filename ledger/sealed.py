@@ -8,7 +8,7 @@ from typing import Any
 
 from . import entries, jcs
 from .entries import KINDS, Kind
-from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope, assemble, open_envelope, pae
+from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope, assemble, pae
 from .errors import EntryError
 from .keys import Signer
 from .merkle import leaf_hash
@@ -47,5 +47,5 @@ def seal(
 
 def read(data: bytes) -> Sealed:
     """Open and check an entry that somebody else made. Raises EntryError, JsonError; the signature is not verified."""
-    envelope = open_envelope(data)
-    return Sealed(data, leaf_hash(data), entries.check(envelope.statement), envelope, False)
+    envelope, kind = entries.read(data)
+    return Sealed(data, leaf_hash(data), kind, envelope, False)

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from . import entries, merkle, nodes, schema
 from .checkpoint import Checkpoint, open_checkpoint
-from .envelope import open_envelope
 from .errors import FoundWrong
 from .keys import PublicKey, Signer
 from .ledger_file import LedgerDamaged
 from .note import Verifier
-from .verify import KeyRing, verify_entry
+from .verify import KeyRing, verify_signature
 
 _MOST_NOTES = 1000  # looked through for one that the key signed, newest first
 
@@ -82,14 +81,15 @@ class TailCheck:
                 if index < start.size:
                     proof = merkle.inclusion_proof_from_nodes(index, start.size, self._node)
                     merkle.verify_inclusion(index, start.size, leaf_hash, proof, start.root)
-                statement = open_envelope(data).statement
-                if entries.check(statement).name != "key":
+                envelope, kind = entries.read(data)
+                if kind.name != "key":
                     continue
+                predicate = envelope.statement["predicate"]
                 if ring is None:
-                    ring = KeyRing(PublicKey.from_hex(statement["predicate"]["key"]["public"]))
+                    ring = KeyRing(PublicKey.from_hex(predicate["key"]["public"]))
                 if index < start.size:
-                    verify_entry(data, ring, index)
-                    ring.add(index, statement["predicate"])
+                    verify_signature(envelope, kind, ring, index)
+                    ring.add(index, predicate)
             except FoundWrong as error:
                 raise self._damaged(f"entry {index}: {error}") from None
         if ring is None:
@@ -98,8 +98,9 @@ class TailCheck:
 
     def _verify(self, index: int, data: bytes, keys: KeyRing) -> None:
         try:
-            envelope = verify_entry(data, keys, index)
-            if entries.check(envelope.statement).name == "key":
+            envelope, kind = entries.read(data)
+            verify_signature(envelope, kind, keys, index)
+            if kind.name == "key":
                 keys.add(index, envelope.statement["predicate"])
         except FoundWrong as error:
             raise self._damaged(f"entry {index}: {error}") from None

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from . import jcs, merkle, tlog_proof
+from . import entries, jcs, merkle, tlog_proof
 from .checkpoint import Checkpoint
-from .entries import Kind, check
-from .envelope import Envelope, open_envelope
+from .entries import Kind
+from .envelope import Envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
 from .note import Note
@@ -168,8 +168,8 @@ def verify_entry(data: bytes, keys: KeyRing, index: int) -> Envelope:
 
     Raises EntryError, JsonError or SignatureError.
     """
-    envelope = open_envelope(data)
-    verify_signature(envelope, check(envelope.statement), keys, index)
+    envelope, kind = entries.read(data)
+    verify_signature(envelope, kind, keys, index)
     return envelope
 
 
@@ -189,8 +189,7 @@ def verify_signature(envelope: Envelope, kind: Kind, keys: KeyRing, index: int) 
 
 def enrolment_key(data: bytes, root: PublicKey) -> EnrolledKey:
     """The key that a `key` entry enrols, the entry being signed by `root` itself. Raises EntryError and others."""
-    envelope = open_envelope(data)
-    kind = check(envelope.statement)
+    envelope, kind = entries.read(data)
     predicate = envelope.statement["predicate"]
     if kind.name != "key" or predicate["action"] not in ("enrol", "rotate"):
         raise EntryError("does not enrol a key", "signer's entry")
@@ -312,8 +311,8 @@ def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tupl
 
 
 def _check_form(data: bytes) -> tuple[str, Envelope]:
-    envelope = open_envelope(data)
-    return f"a {check(envelope.statement).name} entry in canonical form", envelope
+    envelope, kind = entries.read(data)
+    return f"a {kind.name} entry in canonical form", envelope
 
 
 def _check_signer(
@@ -324,7 +323,7 @@ def _check_signer(
     key = enrolment_key(signer.data, trust.root)
     leaf_hash = merkle.leaf_hash(signer.data)
     merkle.verify_inclusion(signer.index, checkpoint.size, leaf_hash, signer.hashes, checkpoint.root)
-    roles = check(envelope.statement).signers(envelope.statement["predicate"])
+    roles = entries.check(envelope.statement).signers(envelope.statement["predicate"])
     if key.role not in roles:
         raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", "signer")
     if signer.index > index:

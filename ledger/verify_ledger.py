@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import guard, merkle
-from .entries import check
-from .envelope import open_envelope
+from . import entries, guard, merkle
 from .errors import EntryError, FoundWrong
 from .keys import PublicKey
 from .trust import Trust
-from .verify import Check, KeyRing, verify_entry
+from .verify import Check, KeyRing, verify_signature
 from .verify_checkpoints import CheckpointChecks
 from .verify_links import Links
 from .verify_rows import connect, entry_bytes, examine_all
@@ -288,8 +286,9 @@ def _foretold(connection: sqlite3.Connection, root: PublicKey, report: LedgerRep
                 continue
         try:
             data = entry_bytes(payload, signature)
-            if check(open_envelope(data).statement).name == "key":
-                envelope = verify_entry(data, ring, index)
+            envelope, kind = entries.read(data)
+            if kind.name == "key":
+                verify_signature(envelope, kind, ring, index)
                 ring.add(index, envelope.statement["predicate"])
         except FoundWrong as error:
             report.fault("signatures", "entries", index, f"key entry: {error}")
@@ -302,8 +301,8 @@ def _first_key(connection: sqlite3.Connection, report: LedgerReport) -> PublicKe
     try:
         if row is None:
             raise EntryError("there is no first entry to enrol a root key, and no policy pins one")
-        envelope = open_envelope(entry_bytes(*row))
-        if check(envelope.statement).name != "key":
+        envelope, kind = entries.read(entry_bytes(*row))
+        if kind.name != "key":
             raise EntryError("does not enrol the root key")
         return PublicKey.from_hex(envelope.statement["predicate"]["key"]["public"])
     except FoundWrong as error:

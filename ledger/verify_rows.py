@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from . import guard, jcs, merkle
+from . import entries, guard, jcs, merkle
 from .derivation_rules import FIELDS as RELEASE_FIELDS
 from .derivation_rules import sources_of
-from .entries import Kind, check
-from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope, open_envelope
+from .entries import Kind
+from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope
 from .errors import EntryError, FoundWrong
 from .run_rules import essence
 from .verify import Disowned, KeyRing, verify_signature
@@ -84,8 +84,7 @@ def examine(row: tuple[Any, ...], keys: KeyRing) -> Opened:
         leaf_hash = merkle.leaf_hash(data)
         if leaf_hash != stored:
             faults.append(("entries", "its bytes are not those of the stored leaf hash"))
-        envelope = open_envelope(data)
-        kind = check(envelope.statement)
+        envelope, kind = entries.read(data)
         facts = _facts(envelope, kind)
         verify_signature(envelope, kind, keys, index)
     except Disowned:
@@ -113,7 +112,7 @@ def entry_bytes(payload: object, signature: object) -> bytes:
 
 
 def _signer(payload: bytes) -> str:
-    """The keyid that a payload seems to state; open_envelope holds it to the one that it does state."""
+    """The keyid that a payload seems to state; entries.read holds it to the one that it does state."""
     stated = _SIGNER.findall(payload)
     if len(stated) == 1:
         return str(stated[0].decode("ascii"))

@@ -9,6 +9,7 @@ single appends only, as for a disk that strace makes slower (docs/performance.md
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import sqlite3
@@ -27,6 +28,8 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify_ledger import verify_ledger
 from tests.ledger import small_ledger as small
 from tests.ledger.watcher import Watcher
+
+from .peak import peak_bytes
 
 MILLION = 1_000_000
 BATCH = 100
@@ -201,7 +204,7 @@ def _disk(folder: Path) -> int:
 
 
 def _child_rss(what: str, path: Path, entries: int = 0) -> float:
-    """The peak resident memory in MB of a process of its own, or of the largest of its workers."""
+    """The peak resident memory in MB of a process of its own with its workers."""
     return float(subprocess.run(_command(what, path, entries), capture_output=True, text=True, check=True).stdout)
 
 
@@ -209,9 +212,10 @@ def _command(what: str, path: Path, entries: int) -> list[str]:
     return [sys.executable, "-m", "tests.bench.ledger", what, str(path), str(entries)]
 
 
-def _peak_mb() -> float:
-    own, workers = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return max(own, workers) / 1024
+def _peak_mb(workers: int = 0) -> float:
+    """Of this process and of so many that have ended, each taken for the largest of them: no less than all had."""
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0
+    return peak_bytes() / (1 << 20) + workers * largest / 1024
 
 
 def main(arguments: list[str]) -> None:
@@ -223,7 +227,7 @@ def main(arguments: list[str]) -> None:
             print(round(append_single_vs_sqlite(Path(folder), *map(int, arguments[1:])), 3))
     elif arguments[:1] == ["verify"]:
         verify_seconds(Path(arguments[1]))
-        print(_peak_mb())
+        print(_peak_mb(len(os.sched_getaffinity(0))))
     else:
         print(json.dumps(bench_ledger(*map(int, arguments)), indent=1))
 

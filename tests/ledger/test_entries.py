@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings, strategies
 
 from bitwitness.ledger import entries, envelope, jcs, keys, merkle
 from bitwitness.ledger._fields import Field
@@ -161,6 +162,65 @@ def test_what_the_form_of_a_kind_matches_is_of_the_kind(examples: Any) -> None:
                 row.schema.validate(jcs.parse(payload)["predicate"], "predicate")
                 matched[kind] = matched.get(kind, 0) + 1
     assert matched["step"] > 100 and len(matched) > 6, matched
+
+
+@pytest.mark.parametrize("kind", sorted(name for name, row in entries.KINDS.items() if row.form))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@given(data=strategies.data())
+def test_whatever_bytes_a_form_matches_are_of_the_kind_if_they_are_canonical(
+    kind: str, data: strategies.DataObject
+) -> None:
+    row = entries.KINDS[kind]
+    assert row.form is not None
+    drawn = data.draw(strategies.from_regex(row.form, fullmatch=True))
+    value = jcs.value_of(drawn)
+    payload = jcs.write(value)  # mappings may stand in another order, or hold a key twice
+    assert jcs.parse(payload) == value
+    if payload == drawn or row.form.fullmatch(payload):
+        assert value["predicateType"] == row.predicate_type
+        row.schema.validate(value["predicate"], "predicate")
+
+
+def test_a_step_is_read_the_same_with_and_without_its_form(examples: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one byte is another, and where the text around the predicate is not canonical."""
+
+    def outcome(payload: bytes) -> Any:
+        data = envelope.assemble(payload, examples.entries[0][2]["predicate"]["signer"], bytes(64))
+        try:
+            return entries.read(data)
+        except BitwitnessError as error:
+            return type(error), str(error)
+
+    step = next(data for _label, kind, _statement, data in examples.entries if kind == "step")
+    payload = envelope.open_envelope(step).payload
+    payload = payload.replace(
+        envelope.open_envelope(step).keyid.encode(), examples.entries[0][2]["predicate"]["signer"].encode()
+    )
+    payloads = [
+        payload[:place] + bytes([byte]) + payload[place + 1 :]
+        for place in range(len(payload))
+        for byte in b'"\\0 ]\xc3'
+    ]
+    for old, new in (
+        (b"https://in-toto", b"https:\\/\\/in-toto"),
+        (b"in-toto.io", b"in-toto.\\u0069o"),
+        (b'"subject":[{', b'"subject":[ {'),
+        (b'"subject":[{', b'"subject":[{"a":1,'),
+        (b'"subject":[', b'"subject":[],"subject":['),
+        (b'"name":"weights"', b'"name":"weight\\u0073"'),
+        (b'"bitwitnessTree1":"', b'"bitwitnessTree1":"0'),
+        (b'"bitwitnessTree1":"', b'"sha256":"'),
+        (b'"_type"', b'"_Type"'),
+        (b'"step":', b'"step":0'),
+        (b'"scalars":{', b'"scalars":{"zz":"00000000",'),
+        (b'"scalars":{"clip"', b'"scalars":{"clip":"00000000","clip"'),
+    ):
+        assert old in payload
+        payloads.append(payload.replace(old, new))
+    quick = [outcome(item) for item in [payload, *payloads]]
+    assert isinstance(quick[0][1], entries.Kind)
+    monkeypatch.setitem(entries.KINDS["step"].__dict__, "form", None)
+    assert quick == [outcome(item) for item in [payload, *payloads]]
 
 
 def test_a_step_is_written_the_same_with_and_without_its_form(examples: Any, monkeypatch: pytest.MonkeyPatch) -> None:
