@@ -12,6 +12,8 @@ from .errors import NoKnownSigner, NoteError
 from .keys import PublicKey
 from .merkle import EMPTY_ROOT, HASH_SIZE, MAX_SIZE
 
+MAX_EXTENSIONS = 100
+
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 _CONTROL = re.compile("[\x00-\x1f]")
 
@@ -54,15 +56,17 @@ def parse_checkpoint(text: str | bytes) -> Checkpoint:
     try:
         body = text if isinstance(text, str) else text.decode("utf-8")
         body.encode("utf-8")
-    except UnicodeError:
+    except (UnicodeError, AttributeError):  # the latter: neither text nor bytes
         raise NoteError("checkpoint", "not UTF-8") from None
     if len(body) > note.MAX_NOTE:
         raise NoteError("checkpoint", f"longer than {note.MAX_NOTE} characters")
     if not body.endswith("\n"):
         raise NoteError("checkpoint", "does not end with a newline")
-    lines = body[:-1].split("\n")
+    lines = body[:-1].split("\n", MAX_EXTENSIONS + 3)
     if len(lines) < 3:
         raise NoteError("checkpoint", "fewer than three lines: origin, size and root")
+    if len(lines) > MAX_EXTENSIONS + 3:
+        raise NoteError("checkpoint", f"more than {MAX_EXTENSIONS} extension lines")
     origin, size, root, *extensions = lines
     if not _SIZE.fullmatch(size):
         raise NoteError("checkpoint", f"the size {size[:40]!r} is not a decimal number without leading zeros")

@@ -44,6 +44,7 @@ def root(leaf_hashes: Iterable[bytes]) -> bytes:
     level = list(leaf_hashes)
     if not level:
         return EMPTY_ROOT
+    _check_hashes(*level)
     while len(level) > 1:
         paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
         if len(level) % 2:
@@ -83,8 +84,8 @@ def root_from_nodes(size: int, get_node: GetNode) -> bytes:
 
 def inclusion_ranges(index: int, size: int) -> list[tuple[int, int]]:
     """The leaf ranges whose hashes are the inclusion proof of `index` in a tree of `size`, leaf upwards."""
-    _check_size(size)
-    if not 0 <= index < size:
+    _check_size(index, size)
+    if index >= size:
         raise ProofError(f"there is no leaf {index} in a tree of {size}")
     low, high = 0, size
     ranges = []
@@ -101,7 +102,7 @@ def inclusion_ranges(index: int, size: int) -> list[tuple[int, int]]:
 
 def consistency_ranges(size1: int, size2: int) -> list[tuple[int, int]]:
     """The leaf ranges whose hashes are the consistency proof from `size1` to `size2` (RFC 9162, 2.1.4.1)."""
-    _check_size(size2)
+    _check_size(size1, size2)
     if not 0 < size1 <= size2:
         raise ProofError(f"there is no consistency proof from size {size1} to size {size2}")
     low, high = 0, size2
@@ -152,15 +153,13 @@ def verify_inclusion(index: int, size: int, leaf_hash: bytes, proof: Sequence[by
     """Check that `leaf_hash` is leaf `index` of the tree of `size` with `root` (RFC 9162, 2.1.3.2).
 
     `size` and `root` must come from a signed commitment or checkpoint, never from the prover.
-    Raises ProofError.
+    Raises ProofError, also for what is no number or no hash at all.
     """
-    _check_size(size)
-    _check_hashes(proof, leaf_hash, root)
-    if not 0 <= index < size:
-        raise ProofError(f"there is no leaf {index} in a tree of {size}")
     ranges = inclusion_ranges(index, size)
+    _check_list(proof)
     if len(proof) != len(ranges):
         raise ProofError(f"the proof has {len(proof)} hashes; leaf {index} of {size} needs {len(ranges)}")
+    _check_hashes(*proof, leaf_hash, root)
     computed = leaf_hash
     for (low, _high), sibling in zip(ranges, proof, strict=True):
         computed = node_hash(computed, sibling) if low > index else node_hash(sibling, computed)
@@ -173,13 +172,11 @@ def verify_consistency(size1: int, size2: int, root1: bytes, root2: bytes, proof
 
     `size1` is at least 1: a proof from the empty tree says nothing; see verify_extension. Raises ProofError.
     """
-    _check_size(size2)
-    _check_hashes(proof, root1, root2)
-    if not 0 < size1 <= size2:
-        raise ProofError(f"there is no consistency proof from size {size1} to size {size2}")
     ranges = consistency_ranges(size1, size2)
+    _check_list(proof)
     if len(proof) != len(ranges):
         raise ProofError(f"the proof has {len(proof)} hashes; from {size1} to {size2} it needs {len(ranges)}")
+    _check_hashes(*proof, root1, root2)
     # The proof starts at the largest subtree that ends at size1; it is the whole old tree when size1 is a
     # power of two, and then the verifier's own root1 stands in for it.
     given = 1 if ranges and ranges[0][1] == size1 else 0
@@ -199,8 +196,9 @@ def verify_consistency(size1: int, size2: int, root1: bytes, root2: bytes, proof
 def verify_extension(size1: int, size2: int, root1: bytes, root2: bytes, proof: Sequence[bytes]) -> None:
     """verify_consistency that also accepts the empty old tree, with an empty proof (C2SP tlog-witness)."""
     if size1 == 0:
-        _check_size(size2)
-        _check_hashes(proof, root1, root2)
+        _check_size(size1, size2)
+        _check_list(proof)
+        _check_hashes(root1, root2)
         if proof:
             raise ProofError("a proof from the empty tree has no hashes")
         if root1 != EMPTY_ROOT:
@@ -217,7 +215,7 @@ class Frontier:
     def __init__(self, size: int = 0, hashes: Sequence[bytes] = ()) -> None:
         """`hashes` are those of perfect_nodes(0, size), left to right."""
         _check_size(size)
-        _check_hashes(hashes)
+        _check_hashes(*hashes)
         if len(hashes) != size.bit_count():
             raise ProofError(f"a tree of {size} has {size.bit_count()} frontier hashes, not {len(hashes)}")
         self.size = size
@@ -245,7 +243,7 @@ class Frontier:
         if self.size >= MAX_SIZE:
             raise ProofError(f"a tree holds at most {MAX_SIZE} leaves")
         if len(leaf) != HASH_SIZE:
-            _check_hashes((leaf,))
+            _check_hashes(leaf)
         level, index, current, hashes = 0, self.size, leaf, self._hashes
         made: list[Node] = [(0, index, current)]
         while index & 1:
@@ -277,13 +275,20 @@ def _split(size: int) -> int:
     return 1 << ((size - 1).bit_length() - 1)
 
 
-def _check_size(size: int) -> None:
-    if not 0 <= size <= MAX_SIZE:
-        raise ProofError(f"the size {size} is not between 0 and 2^63-1")
+def _check_size(*sizes: int) -> None:
+    for size in sizes:
+        if type(size) is not int or not 0 <= size <= MAX_SIZE:
+            raise ProofError("a size or an index is not a number between 0 and 2^63-1")
 
 
-def _check_hashes(*groups: Sequence[bytes] | bytes) -> None:
-    for group in groups:
-        for item in (group,) if isinstance(group, bytes | bytearray) else group:
-            if len(item) != HASH_SIZE:
-                raise ProofError(f"a hash has {HASH_SIZE} bytes, not {len(item)}")
+def _check_list(proof: Sequence[bytes]) -> None:
+    if not isinstance(proof, list | tuple):
+        raise ProofError(f"a proof is a list of hashes, not {type(proof).__name__}")
+
+
+def _check_hashes(*hashes: bytes) -> None:
+    for item in hashes:
+        if not isinstance(item, bytes | bytearray):
+            raise ProofError(f"a hash is bytes, not {type(item).__name__}")
+        if len(item) != HASH_SIZE:
+            raise ProofError(f"a hash has {HASH_SIZE} bytes, not {len(item)}")

@@ -237,7 +237,7 @@ def _decode(note: str | bytes) -> str:
     try:
         data = note.encode("utf-8") if isinstance(note, str) else note
         text = note if isinstance(note, str) else note.decode("utf-8")
-    except UnicodeError:
+    except (UnicodeError, AttributeError):  # the latter: neither text nor bytes
         raise NoteError("note", "not UTF-8") from None
     if len(data) > MAX_NOTE:
         raise NoteError("note", f"{len(data)} bytes are more than {MAX_NOTE}")

@@ -25,7 +25,7 @@ def split(text: str | bytes, where: str, *, max_bytes: int, max_lines: int) -> t
     try:
         body = text if isinstance(text, str) else text.decode("utf-8")
         size = len(body.encode("utf-8"))
-    except UnicodeError:
+    except (UnicodeError, AttributeError):  # the latter: neither text nor bytes
         raise NoteError(where, "not UTF-8") from None
     if size > max_bytes:
         raise NoteError(where, f"{size} bytes are more than {max_bytes}")

@@ -129,6 +129,16 @@ def test_extension_lines_are_kept() -> None:
     assert head.extensions == ("first", "second") and head.format() == text
 
 
+def test_extension_lines_are_counted_before_they_are_read() -> None:
+    text = f"log\n1\n{ROOT_TEXT}\n" + "x\n" * checkpoint.MAX_EXTENSIONS
+    assert parse_checkpoint(text).format() == text
+    with pytest.raises(NoteError, match="more than 100 extension lines"):
+        parse_checkpoint(text + "x\n")
+    for thing in (None, 7, memoryview(b"log")):
+        with pytest.raises(NoteError):
+            parse_checkpoint(thing)  # type: ignore[arg-type]
+
+
 @given(st.text(max_size=60))
 def test_whatever_parses_comes_back(text: str) -> None:
     for candidate in (text, f"log\n{text}\n", f"log\n1\n{ROOT_TEXT}\n{text}", f"{text}\n7\n{ROOT_TEXT}\n"):

@@ -263,3 +263,26 @@ def test_frontier_refuses_a_wrong_edge() -> None:
 def test_hashes_of_other_lengths_are_refused() -> None:
     refused(merkle.verify_inclusion, 0, 2, LEAVES[0], [b""], merkle.root(LEAVES[:2]))
     refused(merkle.verify_inclusion, 0, 1, LEAVES[0][:31], [], LEAVES[0][:31])
+
+
+def test_what_is_no_hash_number_or_list_is_refused_as_a_wrong_proof_is() -> None:
+    """Whoever calls from outside catches one error, whatever he was handed."""
+    leaves = LEAVES[:5]
+    root, proof = merkle.root(leaves), merkle.inclusion_proof(2, leaves)
+    merkle.verify_inclusion(2, 5, bytearray(leaves[2]), tuple(proof), root)
+    for number in ("2", 2.0, None, True, b"2", 10**5000, -(10**5000)):
+        refused(merkle.verify_inclusion, number, 5, leaves[2], proof, root)
+        refused(merkle.verify_inclusion, 2, number, leaves[2], proof, root)
+        refused(merkle.verify_consistency, number, 5, root, root, [])
+        refused(merkle.verify_consistency, 1, number, root, root, [])
+        refused(merkle.verify_extension, 0, number, merkle.EMPTY_ROOT, root, [])
+    for thing in ("a" * 32, None, 7, [root], memoryview(root), bytes(31), bytes(33)):
+        refused(merkle.verify_inclusion, 0, 1, thing, [], thing)
+        refused(merkle.verify_inclusion, 2, 5, leaves[2], [thing, *proof[1:]], root)
+        refused(merkle.verify_consistency, 5, 5, thing, thing, [])
+        refused(merkle.root, [thing, leaves[0]])
+        refused(merkle.Frontier, 1, [thing])
+    for listed in (None, 7, b"".join(proof), "a" * 3, iter(proof), dict.fromkeys(proof)):
+        refused(merkle.verify_inclusion, 2, 5, leaves[2], listed, root)
+        refused(merkle.verify_consistency, 2, 5, root, root, listed)
+        refused(merkle.verify_extension, 0, 5, merkle.EMPTY_ROOT, root, listed)

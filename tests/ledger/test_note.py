@@ -244,6 +244,48 @@ def test_low_order_verifier_keys_are_refused() -> None:
         Verifier.parse(f"{NAME}+{key_id}+{base64.b64encode(bytes([1]) + raw).decode()}")
 
 
+@pytest.mark.parametrize("name", ["h\u00e9llo.example/\u65e5\u672c", "a\u200bb", "\U0001f511", "a=b/c#d", "x" * 900])
+def test_names_of_any_script_sign_and_come_back(name: str) -> None:
+    verifier = Verifier(name, SIGNER.public)
+    assert Verifier.parse(verifier.vkey) == verifier
+    signed = sign_note(BODY, name, SIGNER)
+    assert open_note(signed.encode(), [verifier]).format() == signed
+
+
+def test_a_key_part_may_hold_plus_signs_and_a_name_may_not() -> None:
+    signer = next(
+        made
+        for number in range(256)
+        if "+" in Verifier(NAME, (made := keys.Signer.from_seed("log", bytes([number]) * 32)).public).vkey.split("+", 2)[2]
+    )
+    vkey = Verifier(NAME, signer.public).vkey
+    assert Verifier.parse(vkey).vkey == vkey
+    for name in ("a+b", "+a", "a+"):
+        key_id = note._key_id(name, note.ED25519, signer.public.raw).hex()
+        with pytest.raises(NoteError):
+            Verifier.parse(f"{name}+{key_id}+{vkey.split('+', 2)[2]}")
+
+
+def test_signatures_of_other_types_are_ignored_whatever_they_hold() -> None:
+    """ML-DSA-44 (06), RFC 6962 tree heads (05), ECDSA (02): 16 and more of them, nearly 5 kB each."""
+    types = (0x02, 0x05, 0x06, 0xFF)
+    lines = [
+        note.SignatureLine(NAME, note._key_id(NAME, types[number % 4], bytes([number]) * 1312), bytes([number]) * 4900)
+        for number in range(32)
+    ]
+    mixed = note.Note(BODY, (*lines[:16], *parse_note(NOTE).lines, *lines[16:])).format()
+    opened = open_note(mixed, [VERIFIER])
+    assert len(opened.verified) == 1 and len(opened.lines) == 33 and opened.format() == mixed
+
+
+@pytest.mark.parametrize("thing", [None, 7, ["x"], memoryview(b"x")])
+def test_what_is_neither_text_nor_bytes_is_refused_as_a_malformed_note_is(thing: Any) -> None:
+    with pytest.raises(NoteError):
+        open_note(thing, [VERIFIER])
+    with pytest.raises(NoteError):
+        Verifier.parse(thing)
+
+
 def test_two_keys_of_one_name_and_id_are_refused() -> None:
     class Twin(Verifier):
         @property
