@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,8 @@ from .security import PAGE_POLICY
 ALL_ROUTES: tuple[tuple[str, View], ...] = (*ROUTES, *tiles.ROUTES)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
+# Accept-Encoding: an item that names gzip, and no weight of nought after it (RFC 9110, 12.5.3).
+_GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[0-9.]+\s*)?(?:,|$)", re.IGNORECASE)
 
 
 def routes(datasette: Any) -> Sequence[tuple[str, Callable[..., Any]]]:
@@ -55,11 +59,14 @@ def not_found(links: Links, message: str, origin: str = "") -> Any:
 
 def _handler(attached: Attached, view: View) -> Callable[..., Awaitable[Any]]:
     async def respond(request: Any, datasette: Any) -> Any:
+        if request.method not in ("GET", "HEAD"):
+            return Response.text("only GET and HEAD\n", status=405, headers={"Allow": "GET, HEAD"})
         links = _links(datasette, attached)
         query = {name: request.args.get(name) for name in request.args}
         address = f"{request.scheme}://{request.host}"
-        packed = "gzip" in request.headers.get("accept-encoding", "")
-        return await asyncio.to_thread(_answer, attached, view, links, request.url_vars, query, address, packed)
+        packed = _GZIP.search(request.headers.get("accept-encoding", "")) is not None
+        answer = await asyncio.to_thread(_answer, attached, view, links, request.url_vars, query, address, packed)
+        return _unless_known(answer, request.headers.get("if-none-match", ""))
 
     return respond
 
@@ -116,7 +123,18 @@ def _file_response(file: File, packed: bool) -> Any:
         if packed:
             headers["Content-Encoding"] = "gzip"
             data = gzip.compress(data, compresslevel=1, mtime=0)
+    headers["ETag"] = f'"{hashlib.sha256(data).hexdigest()[:32]}"'  # of what is sent: packed, it is another one
     return Response(body=data, status=200, headers=headers, content_type=file.content_type)
+
+
+def _unless_known(response: Any, known: str) -> Any:
+    """304 to who has these very bytes, as If-None-Match says: a log that does not grow is followed for nothing."""
+    tag = response.headers.get("ETag")
+    stated = {item.strip().removeprefix("W/") for item in known.split(",")}
+    if response.status != 200 or tag is None or not stated & {tag, "*"}:
+        return response
+    kept = {name: value for name, value in response.headers.items() if name in ("Cache-Control", "ETag", "Vary")}
+    return Response(body=b"", status=304, headers=kept)
 
 
 def _links(datasette: Any, attached: Attached) -> Links:

@@ -93,6 +93,41 @@ def test_bundles_are_compressed_for_who_takes_it(get: Any) -> None:
     assert len(gzip.compress(plain.content)) < len(plain.content)
 
 
+def test_who_takes_gzip_is_read_as_http_says(get: Any) -> None:
+    for stated in ("gzip", "GZIP", "br, gzip", "gzip;q=0.5", "identity, gzip ; q=1", "gzip;q=0.001,br"):
+        assert get("/tile/entries/000", **{"accept-encoding": stated}).headers.get("content-encoding") == "gzip", stated
+    for stated in ("", "identity", "gzip;q=0", "gzip; q=0.0", "gzip;q=0.000, br", "x-gzipped", "notgzip"):
+        assert "content-encoding" not in get("/tile/entries/000", **{"accept-encoding": stated}).headers, stated
+
+
+def test_head_and_conditional_requests(ledger: Path) -> None:
+    datasette = make_datasette(ledger, public=True)
+
+    def ask(method: str, path: str, **headers: str) -> Any:
+        return asyncio.run(datasette.client.request(method, path, headers={"accept-encoding": "identity", **headers}))
+
+    for path in ("/checkpoint", "/tile/0/000", "/tile/entries/000", "/tile/1/000.p/1"):
+        whole, head = ask("GET", path), ask("HEAD", path)
+        assert (head.status_code, head.content) == (200, b"")
+        same = ("cache-control", "content-type", "etag")
+        assert [head.headers[name] for name in same] == [whole.headers[name] for name in same]
+        tag = whole.headers["etag"]
+        for stated in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            known = ask("GET", path, **{"if-none-match": stated})
+            assert (known.status_code, known.content, known.headers["etag"]) == (304, b"", tag), stated
+            assert known.headers["cache-control"] == whole.headers["cache-control"]
+        for stated in ("", '"other"', tag[1:-1], tag[:-2] + '"'):
+            assert ask("GET", path, **{"if-none-match": stated}).content == whole.content, stated
+        packed = ask("GET", path, **{"accept-encoding": "gzip", "if-none-match": tag})
+        assert packed.status_code == (200 if "entries" in path else 304)  # packed, it is other bytes under another tag
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            refused = ask(method, path)
+            assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD"), method
+            assert "immutable" not in refused.headers.get("cache-control", "")
+    missing = ask("GET", "/tile/0/001", **{"if-none-match": "*"})
+    assert missing.status_code == 404 and missing.headers["cache-control"] == "no-cache"
+
+
 def test_a_later_export_adds_what_is_new(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     with small.create(tmp_path / "l.db") as ledger:
