@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import BitwitnessError
@@ -71,7 +72,8 @@ class WriterLock:
     def release(self) -> None:
         """Give the lock up; a second call does nothing."""
         if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
+            with suppress(OSError):  # a number that stays there means nothing
+                os.ftruncate(self._descriptor, 0)
             self._forget()
 
     def _forget(self) -> None:
