@@ -18,7 +18,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FunctionType
 
-PARSERS = ("json", "entry", "fork", "note", "checkpoint", "proof", "policy", "request", "bundle", "tile path", "vkey")
+PARSERS = (
+    *("json", "entry", "fork", "note", "checkpoint", "proof", "policy", "request", "bundle", "hash tile", "tile path"),
+    "vkey",
+)
+ALL_SIGNED = ("entry", "checkpoint", "bundle", "hash tile", "vkey")
+"""Where no other bytes verify. To a note further signature lines may be added, which nobody knows, without harm."""
 FORMATS = (
     *("statements", "proof extra", "drand round", "safetensors", "trust.toml", "run.toml", "recorded config"),
     *("llama config", "dataset manifest", "tokenizer.json", "parts", "captured model", "trace file", "trace record"),
@@ -78,7 +83,7 @@ def _parser(name: str) -> tuple[Sequence[bytes], Target]:
                 verify(data)
             except BitwitnessError:
                 return
-            if name == "entry":  # a note may carry further signature lines, which nobody knows, without harm
+            if name in ALL_SIGNED:
                 raise RuntimeError(f"a mutation of the {name} verifies")
 
     return [original], target

@@ -49,7 +49,10 @@ ENTRY = envelope.seal(
 WITNESS = note.Verifier("w.example", keys.Signer.from_seed("witness", bytes([3]) * 32).public, note.COSIGNATURE)
 POLICY = f"log {KEYS[0].vkey} url\nwitness w {WITNESS.vkey}\ngroup g all w\nquorum g\n".encode()
 REQUEST = witness_request.request_text(6, merkle.consistency_proof(6, LEAVES), NOTE).encode()
-BUNDLE = tiles.encode_bundle([b"", b"an entry", b"\x00\x01"])
+ENTRIES = [b"", b"an entry", b"\x00\x01"]
+BUNDLE = tiles.encode_bundle(ENTRIES)
+BUNDLE_ROOT = merkle.root([merkle.leaf_hash(entry) for entry in ENTRIES])
+TILE = b"".join(LEAVES)
 OTHER = checkpoint.Checkpoint(ORIGIN, 11, merkle.root(LEAVES[::-1])).format()
 FORK = fork.two_roots(NOTE, note.sign_note(OTHER, ORIGIN, LOG))
 TRUST = Trust(ORIGIN, KEYS[0], ROOT.public)
@@ -79,6 +82,23 @@ def verify_entry(data: bytes) -> None:
     opened.verify(ROOT.public)
 
 
+def verify_checkpoint(data: bytes) -> None:
+    """The log's signature is on HEAD: under it, no other text is a checkpoint."""
+    checkpoint.parse_checkpoint(data)
+    checkpoint.open_checkpoint(data + b"\n" + NOTE.encode().rpartition(b"\n\n")[2], KEYS, ORIGIN)
+
+
+def verify_bundle(data: bytes) -> None:
+    """Entries that lead to another root than was signed are none of the log's."""
+    if merkle.root([merkle.leaf_hash(entry) for entry in tiles.decode_bundle(data, len(ENTRIES))]) != BUNDLE_ROOT:
+        raise FoundWrong("other entries")
+
+
+def verify_tile(data: bytes) -> None:
+    if merkle.root(tiles.decode_hashes(data, len(LEAVES))) != merkle.root(LEAVES):
+        raise FoundWrong("other hashes")
+
+
 PARSERS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "json": (jcs.encode(KEY), lambda data: jcs.encode(jcs.parse(data))),
     "entry": (ENTRY, read_entry),
@@ -89,13 +109,18 @@ PARSERS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "policy": (POLICY, read_policy),
     "request": (REQUEST, lambda data: witness_request.parse_request(data).format().encode()),
     "bundle": (BUNDLE, lambda data: tiles.encode_bundle(tiles.decode_bundle(data, 3))),
+    "hash tile": (TILE, lambda data: b"".join(tiles.decode_hashes(data, len(LEAVES)))),
     "tile path": (b"tile/0/x001/234.p/7", lambda data: tiles.parse_path(data.decode("latin-1")).path.encode("latin-1")),
     "vkey": (KEYS[0].vkey.encode(), lambda data: note.Verifier.parse(data.decode("latin-1")).vkey.encode("latin-1")),
 }
 VERIFIERS: dict[str, Callable[[bytes], Any]] = {
     "entry": verify_entry,
     "note": lambda data: note.open_note(data, KEYS),
+    "checkpoint": verify_checkpoint,
     "fork": verify_fork,
+    "bundle": verify_bundle,
+    "hash tile": verify_tile,
+    "vkey": lambda data: note.Verifier.parse(data.decode("latin-1")),
     "proof": lambda data: tlog_proof.verify(tlog_proof.parse(data), LEAVES[6], KEYS, ORIGIN),
 }
 
