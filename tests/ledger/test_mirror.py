@@ -24,6 +24,7 @@ from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 
+from . import outside
 from . import small_ledger as small
 from .followed import LOG, Log, follow, policy_text, raw_log, status
 
@@ -336,6 +337,7 @@ def convicted(data: bytes, said: str) -> None:
     """Evidence convinces with the log's key alone, and no changed byte of it does."""
     (check,) = fork.verify_fork(data, small.TRUST)
     assert check.ok is False and said in check.detail
+    outside.check_fork(data, small.TRUST.log.vkey)
     assert fork.looks_like_fork(data)
     other = Trust(small.ORIGIN, note.Verifier(small.ORIGIN, keys.generate("log").public), small.TRUST.root)
     assert fork.verify_fork(data, other)[0].ok is None
