@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from . import jcs
 from .beacon import BeaconWrong, round_randomness
-from .errors import BitwitnessError
+from .errors import BitwitnessError, JsonError
 
 MAX_FILE = 4096
 _DST = b"BLS_SIG_BLS12381G1_XMD:SHA-256_SSWU_RO_NUL_"
@@ -72,8 +73,8 @@ def round_after(source: Source, time: int) -> int:
 def read_round(data: bytes, number: int) -> bytes:
     """The signature in a drand answer, JSON with `round`, `signature` and `randomness`. Raises RoundUnusable."""
     try:
-        fields: Any = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
+        fields: Any = json.loads(data.decode("utf-8"), object_pairs_hook=jcs.keys_once)
+    except (ValueError, RecursionError, JsonError):
         fields = None
     if not isinstance(fields, dict) or type(fields.get("round")) is not int:
         raise RoundUnusable("the file is not a round as drand answers it: JSON with round, randomness and signature")

@@ -130,18 +130,23 @@ def nests_deeper(data: bytes, depth: int) -> bool:
     return False
 
 
+def keys_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of others' JSON, for `object_pairs_hook`: which of two values counts is no reader's to choose.
+
+    Raises JsonError.
+    """
+    seen: dict[str, Any] = {}
+    for key, value in items:
+        if key in seen:
+            raise JsonError(f"the key {key!r} occurs twice in one object")
+        seen[key] = value
+    return seen
+
+
 def _explain(text: str) -> NoReturn:
     """Say why bytes differ from their canonical form; duplicate keys deserve a name of their own."""
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        for key, value in items:
-            if key in seen:
-                raise JsonError(f"the key {key!r} occurs twice in one object")
-            seen[key] = value
-        return seen
-
-    json.loads(text, object_pairs_hook=pairs)
+    json.loads(text, object_pairs_hook=keys_once)
     raise JsonError("not in canonical form (RFC 8785): sorted keys, no spaces, shortest escapes")
 
 

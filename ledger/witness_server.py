@@ -38,7 +38,7 @@ async def _answer(witness: Witness, scope: Scope, receive: Receive) -> Answer:
         return Answer(405, "POST a checkpoint here\n")
     body = await _body(receive)
     if body is None:
-        return Answer(400, f"the request is larger than {MAX_REQUEST} bytes\n")
+        return Answer(400, f"the request is larger than {MAX_REQUEST} bytes, or ended early\n")
     try:
         # SQLite waits for the disk; other requests need not wait with it.
         return await asyncio.to_thread(witness.add_checkpoint, body)
@@ -48,12 +48,12 @@ async def _answer(witness: Witness, scope: Scope, receive: Receive) -> Answer:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The whole body, None if it is too large. What was not read is dropped with the connection."""
+    """The whole body, None if it is too large or was cut. What was not read is dropped with the connection."""
     parts = bytearray()
     while True:
         message = await receive()
         parts += message.get("body", b"")
-        if len(parts) > MAX_REQUEST:
+        if message["type"] != "http.request" or len(parts) > MAX_REQUEST:
             return None
         if not message.get("more_body"):
             return bytes(parts)

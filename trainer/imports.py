@@ -21,7 +21,7 @@ from typing import Any
 
 from bitwitness.ledger import durable, jcs
 from bitwitness.ledger.commitments import Commitment, byte_view
-from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong, JsonError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.regular_file import open_regular, read_regular
 from bitwitness.ledger.safetensors_header import Header, SafetensorsError, read_header, write_file
@@ -242,9 +242,9 @@ def _shards(files: _Files) -> dict[str, set[str] | None]:
     if files.has(SINGLE):
         raise ImportRefused(f"{files.source}: both {SINGLE} and {INDEX}; remove the one that does not count")
     try:
-        table = json.loads(files.read(INDEX, _JSON_LIMIT))["weight_map"]
+        table = json.loads(files.read(INDEX, _JSON_LIMIT), object_pairs_hook=jcs.keys_once)["weight_map"]
         pairs = [(str(tensor), str(shard)) for tensor, shard in table.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, JsonError):
         raise ImportRefused(f"{files.source / INDEX}: not an index of shards (weight_map: tensor → file)") from None
     shards: dict[str, set[str] | None] = {}
     for tensor, shard in pairs:

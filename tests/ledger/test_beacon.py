@@ -146,6 +146,7 @@ def test_a_file_of_a_round() -> None:
     for wrong, reason in (
         (b"", "not a round"),
         (b"[" * 5000, "not a round"),
+        (json.dumps(answer).encode().replace(b'{"round"', b'{"round": 1000, "round"'), "not a round"),
         (json.dumps({**answer, "round": True}).encode(), "not a round"),
         (json.dumps({**answer, "round": 999}).encode(), "holds round 999"),
         (json.dumps({**answer, "signature": SIGNATURE.hex().upper()}).encode(), "hex digits"),

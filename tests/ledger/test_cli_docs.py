@@ -26,6 +26,13 @@ def test_every_command_has_an_example_and_json() -> None:
         assert "--project" in text or name == "ledger init", name
 
 
+def test_no_command_takes_a_secret_in_its_arguments() -> None:
+    """Other users of the machine see them. A passphrase comes from a prompt, a file or a variable."""
+    options = set(re.findall(r"--[a-z][a-z-]*", docs.page()))
+    secret = {name for name in options if re.search("pass|secret", name)}
+    assert "--passphrase-file" in options and secret == {"--passphrase-file"}
+
+
 def test_a_stale_page_is_told(tmp_path: Path) -> None:
     page = tmp_path / "cli.md"
     assert docs.main(["--check", str(page)]) == 1

@@ -125,6 +125,16 @@ def test_parse_refuses(data: bytes, reason: str) -> None:
         jcs.parse(data)
 
 
+@pytest.mark.parametrize("depth", [*range(jcs.MAX_DEPTH), jcs.MAX_DEPTH + 5])
+def test_a_key_that_stands_twice_is_refused_at_every_depth(depth: int) -> None:
+    for before, after in ((b'{"a":', b"}"), (b"[", b"]")):
+        around = [before * depth, after * depth]
+        with pytest.raises(JsonError, match="twice" if depth < jcs.MAX_DEPTH else "deeper"):
+            jcs.parse(around[0] + b'{"x":1,"x":1}' + around[1])
+        if depth < jcs.MAX_DEPTH:
+            jcs.parse(around[0] + b'{"x":1,"y":1}' + around[1])
+
+
 def test_parse_caps_bytes() -> None:
     with pytest.raises(JsonError, match="11 bytes"):
         jcs.parse(b'"123456789"', max_bytes=10)

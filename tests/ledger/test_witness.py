@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bitwitness.ledger import keys, merkle, note
+from bitwitness.ledger import keys, merkle, note, witness_server
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, NoteError
 from bitwitness.ledger.note import COSIGNATURE, Verifier
@@ -178,6 +180,55 @@ def test_foreign_state_files_and_keys(tmp_path: Path) -> None:
         Witness("w", LOG, [VERIFIER], tmp_path / "w.db")
     with pytest.raises(BitwitnessError, match="cosigner"):
         Witness("w", SIGNER, [Verifier("w", SIGNER.public, COSIGNATURE)], tmp_path / "w.db")
+
+
+def over_http(witness: Witness, *messages: dict[str, Any], path: str = "/add-checkpoint", method: str = "POST") -> Any:
+    """(status, headers, body) of the server's answer to a request whose body comes in these messages."""
+    waiting, sent = list(messages), list[Any]()
+
+    async def receive() -> Any:
+        return waiting.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(witness_server.application(witness)({"type": "http", "path": path, "method": method}, receive, send))
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, sent[1]["body"].decode()
+
+
+def part(body: str, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": body.encode(), "more_body": more}
+
+
+def test_every_answer_over_http(witness: Witness) -> None:
+    status, headers, body = over_http(witness, part(request(0, 5)[:30], True), part(request(0, 5)[30:]))
+    assert status == 200 and headers["content-type"] == "text/plain; charset=utf-8"
+    assert body.startswith("\N{EM DASH} w.example ") and body.endswith("\n") and body.count("\n") == 1
+    for wanted, asked in (
+        (400, "nonsense"),
+        (400, request(9, 7)),
+        (403, request_text(5, [], signed(9, signer=keys.Signer.from_seed("log", bytes(32))))),
+        (404, request_text(5, [], signed(9, origin="other.example"))),
+        (409, request(0, 9)),
+        (409, request(5, 5, [merkle.leaf_hash(b"x"), *LEAVES[1:]])),
+        (422, request_text(5, [bytes(32)], signed(9))),
+    ):
+        status, headers, body = over_http(witness, part(asked))
+        assert status == wanted and headers["cache-control"] == "no-store", asked
+        assert (headers["content-type"] == "text/x.tlog.size") == (wanted == 409) and (body == "5\n") == (wanted == 409)
+    assert over_http(witness, method="GET")[0] == 405
+    assert over_http(witness, path="/")[0] == 404
+    assert over_http(witness, method="HEAD", path="/vkey")[0] == 200
+
+
+def test_a_request_that_was_cut_is_not_answered_with_a_cosignature(witness: Witness) -> None:
+    """Two signatures, of which one arrived: what is there would be a request, too."""
+    whole = request(0, 5) + "\N{EM DASH} more.example AAAAAAAA\n"
+    cut = whole[: whole.index("\N{EM DASH} more")]
+    assert over_http(witness, part(cut, True), {"type": "http.disconnect"})[0] == 400
+    assert witness.newest(ORIGIN) is None
+    assert over_http(witness, part(whole))[0] == 200
 
 
 def test_requests_that_cannot_be_made() -> None:

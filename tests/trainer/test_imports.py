@@ -133,6 +133,11 @@ def test_sharded_and_hub_folders_give_the_same_weights(tmp_path: Path) -> None:
     (snapshot / "config.json").write_text(json.dumps(TOPOLOGY))
     index = {"metadata": {}, "weight_map": {name: file for file, part in shards.items() for name in part}}
     (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    twice = json.dumps(index).replace('"weight_map": {', '"weight_map": {' + f'"{names[0]}": "{next(iter(shards))}", ')
+    (snapshot / "model.safetensors.index.json").write_text(twice)
+    with pytest.raises(ImportRefused, match="not an index"):
+        import_checkpoint(hub, tmp_path / "imports", "sharded")
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
     sharded = import_checkpoint(hub, tmp_path / "imports", "sharded")
     assert sharded.weights == whole.weights
     assert [item["name"] for item in sharded.files] == [
