@@ -8,11 +8,12 @@ the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from . import entries
 from .checkpoint import Checkpoint, open_checkpoint
 from .errors import BitwitnessError, FoundWrong, NoteError
+from .handover import Handover, log_line
 from .note import Note, Verifier, parse_note
 from .remote import RemoteError
 from .store import Ledger
@@ -31,12 +32,16 @@ class OtherPins(BitwitnessError):
 class FollowedKeys:
     """The keys that may sign checkpoints of the log that `trust` pins, as far as its copy tells."""
 
-    def __init__(self, trust: Trust, ledger: Ledger, notes: Iterable[str | bytes] = ()) -> None:
+    def __init__(
+        self, trust: Trust, ledger: Ledger, notes: Iterable[str | bytes] = (), handovers: Sequence[Handover] = ()
+    ) -> None:
         """`notes` are what else is at hand and may be checkpoints of the log, stored in the copy or not.
 
-        Raises OtherPins where the copy's keys do not come from the pinned root.
+        `handovers` lead to keys whose entries were not copied yet. Raises OtherPins where the copy's keys do not come
+        from the pinned root, and the errors of log_line().
         """
-        self._trust, self._notes = trust, tuple(notes)
+        line = log_line(trust, handovers)
+        self._trust, self._notes = trust, (*notes, *(item.note for item in handovers))
         self._ring = _ring(trust, ledger)
         self._until: dict[Verifier, int | None] = {trust.log: self._end(trust.log.key.keyid)}
         accepted = {trust.log.key.keyid}
@@ -48,6 +53,17 @@ class FollowedKeys:
             if key.role == "log" and any(self._hands_over(old, key, text) for text in beyond):
                 self._until[Verifier(trust.origin, key.public)] = self._end(key.keyid)
                 accepted.add(key.keyid)
+        for item in line.keys:
+            if self._until.setdefault(item.verifier, item.until) is None:
+                self._until[item.verifier] = item.until
+
+    def know(self, text: str | bytes) -> bool:
+        """Whether one of these keys is among those that claim to have signed a note, of which nothing is verified."""
+        try:
+            lines = {(line.name, line.key_id) for line in parse_note(text).lines}
+        except NoteError:
+            return False
+        return any((item.name, item.key_id) in lines for item in self._until)
 
     def open(self, text: str | bytes, url: str) -> tuple[Checkpoint, Note]:
         """Verify a checkpoint that came from `url`, by a key that counts at its size.

@@ -14,6 +14,7 @@ from .checkpoint import Checkpoint, open_checkpoint
 from .entries import check
 from .envelope import open_envelope
 from .errors import BitwitnessError, EntryError, FoundWrong, ProofError
+from .handover import Handover, LogLine, handovers_json, log_line, read_handovers
 from .trust import Trust
 from .verify import Check
 
@@ -41,20 +42,21 @@ class PlacedEntry:
     hashes: Sequence[bytes]
 
 
-def two_roots(first: str, second: str) -> bytes:
-    """Two checkpoints of one size with different roots."""
-    return _encode("roots", checkpoints=[first, second])
+def two_roots(first: str, second: str, handovers: Sequence[Handover] = ()) -> bytes:
+    """Two checkpoints of one size with different roots; `handovers` to the keys that signed them."""
+    return _encode("roots", handovers, checkpoints=[first, second])
 
 
-def two_histories(older: str, newer: str, hashes: Sequence[bytes]) -> bytes:
+def two_histories(older: str, newer: str, hashes: Sequence[bytes], handovers: Sequence[Handover] = ()) -> bytes:
     """A checkpoint whose tree does not begin with the tree of an older one; `hashes` as prefix_hashes gives them."""
-    return _encode("history", checkpoints=[older, newer], hashes=[item.hex() for item in hashes])
+    return _encode("history", handovers, checkpoints=[older, newer], hashes=[item.hex() for item in hashes])
 
 
-def two_entries(checkpoint: str, entries: Sequence[PlacedEntry]) -> bytes:
+def two_entries(checkpoint: str, entries: Sequence[PlacedEntry], handovers: Sequence[Handover] = ()) -> bytes:
     """Two entries for one (run, seq) in the tree of one checkpoint."""
     return _encode(
         "run",
+        handovers,
         checkpoint=checkpoint,
         entries=[
             {
@@ -102,8 +104,8 @@ def looks_like_fork(data: bytes) -> bool:
     return data.lstrip()[:1] == b"{" and f'"{FORMAT}"'.encode("ascii") in data
 
 
-def _encode(kind: str, **fields: Any) -> bytes:
-    return jcs.encode({"format": FORMAT, "kind": kind, **fields})
+def _encode(kind: str, handovers: Sequence[Handover], **fields: Any) -> bytes:
+    return jcs.encode({"format": FORMAT, "kind": kind, **fields, **handovers_json(handovers)})
 
 
 def _convict(data: bytes, trust: Trust) -> str:
@@ -111,11 +113,13 @@ def _convict(data: bytes, trust: Trust) -> str:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise NoFork(f"not {FORMAT}")
     kind = value.get("kind")
-    if not isinstance(kind, str) or kind not in _FIELDS or value.keys() != {"format", "kind", *_FIELDS[kind]}:
+    fields = value.keys() - {"format", "kind", "handovers"}
+    if not isinstance(kind, str) or kind not in _FIELDS or fields != _FIELDS[kind]:
         raise NoFork("not one of its kinds, or other fields than its kind has")
+    line = log_line(trust, read_handovers(value, "fork"))
     if kind == "run":
-        return _run(value, trust)
-    heads = [_head(text, trust) for text in _list(value["checkpoints"], 2)]
+        return _run(value, line)
+    heads = [_head(text, line) for text in _list(value["checkpoints"], 2)]
     older, newer = heads
     if kind == "roots":
         if older.size != newer.size or older.root == newer.root:
@@ -132,8 +136,8 @@ def _convict(data: bytes, trust: Trust) -> str:
     )
 
 
-def _run(value: dict[str, Any], trust: Trust) -> str:
-    head = _head(value["checkpoint"], trust)
+def _run(value: dict[str, Any], line: LogLine) -> str:
+    head = _head(value["checkpoint"], line)
     places = []
     for item in _list(value["entries"], 2):
         if not isinstance(item, dict) or item.keys() != {"entry", "hashes", "index"} or type(item["index"]) is not int:
@@ -151,13 +155,13 @@ def _run(value: dict[str, Any], trust: Trust) -> str:
     (first, run, seq), (second, *other) = places
     if first == second or other != [run, seq]:
         raise NoFork("its entries are not two of one place in a run")
-    return f"entries {first} and {second} of the log {trust.origin} are both entry {seq} of run {run}"
+    return f"entries {first} and {second} of the log {line.origin} are both entry {seq} of run {run}"
 
 
-def _head(text: object, trust: Trust) -> Checkpoint:
+def _head(text: object, line: LogLine) -> Checkpoint:
     if not isinstance(text, str):
         raise NoFork("a checkpoint is not text")
-    return open_checkpoint(text, [trust.log], trust.origin)[0]
+    return open_checkpoint(text, line.verifiers, line.origin)[0]
 
 
 def _list(value: object, length: int | None = None) -> list[Any]:

@@ -5,6 +5,7 @@ A mirror is a project folder without keys, so that `ledger verify`, `serve`, `pr
 bitwitness.toml, ledger.db   the copy
 trust.toml                   whose log it is, where no policy is named
 seen.checkpoint              the newest checkpoint whose entries were all copied
+handovers                    how log keys took each other's place, where the other side had to be asked for it
 unserved/                    checkpoints that were signed and found no contradiction, but not all of their entries
 forks/                       evidence of forks, if any was found
 
@@ -16,18 +17,23 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import fork, merkle, tlog_proof
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Conflict
 from .envelope import open_envelope
-from .errors import BitwitnessError, EntryError, FoundWrong
+from .errors import BitwitnessError, EntryError, FoundWrong, NoteError
 from .followed_keys import FollowedKeys, NotWhatWasSigned, OtherPins, check_root_entry
-from .note import MAX_NOTE, Note
+from .handover import MAX_FILE as MAX_HANDOVERS_FILE
+from .handover import PATH as HANDOVERS
+from .handover import Handover, decode_handovers
+from .note import MAX_NOTE, Note, parse_note
 from .project import CONFIG, TRUST, Project, config_text
+from .prove import handovers
 from .regular_file import read_regular
 from .remote import NotThere, Remote, RemoteError
 from .remote_tiles import RemoteTiles
@@ -151,7 +157,7 @@ class Mirror:
         shown = remote.get("checkpoint", MAX_NOTE)
         with self.open() as ledger:
             texts = self._read_unserved()
-            keys = FollowedKeys(self.trust, ledger, (*texts.values(), shown))
+            keys = self._keys(ledger, remote, (*texts.values(), shown), shown)
             known = self._newest(keys, ledger)
             claims = [Kept(self._reopen(keys, text, path), text, path) for path, text in texts.items()]
             head, note = keys.open(shown, remote.url)
@@ -163,8 +169,9 @@ class Mirror:
                 self._hold_against(ledger, known, text, head)
             before, source = ledger.size, RemoteTiles(remote, head)
             try:
-                for other in (*_near(claims, head.size), *(() if known is None else (known,))):
-                    self._compare(remote, source, other, text, head)
+                handed = [item for item in self._handed(keys) if item.head.size <= head.size]
+                for other in (*handed, *_near(claims, head.size), *(() if known is None else (known,))):
+                    self._compare(ledger, remote, source, other, text, head)
                 if known is None or head.size > known.head.size:
                     self._remember(claims, text, head)
                 self._copy(ledger, text, head, source)
@@ -174,9 +181,9 @@ class Mirror:
                     raise
                 raise NotServed(remote.url, head.size, ledger.size, error.reason, path) from None
             # What was copied may have ended the key that signed, or enrolled another one.
-            keys = FollowedKeys(self.trust, ledger, (*texts.values(), text))
+            keys = FollowedKeys(self.trust, ledger, (*texts.values(), text, *(item.text for item in handed)))
             head, note = keys.open(text, remote.url)
-            self._settle(keys, ledger, text, head)
+            self._settle(keys, ledger, text, head, handed)
             unserved = tuple(claim for claim in claims if claim.head.size > head.size)
             return Update(before, ledger.size, head, note, witnessed, assurance, unserved)
 
@@ -187,9 +194,44 @@ class Mirror:
         """
         with self.open() as ledger:
             texts = self._read_unserved().values()
-            keys = FollowedKeys(self.trust, ledger, (*texts, proof.checkpoint_note))
+            keys = FollowedKeys(self.trust, ledger, (*texts, proof.checkpoint_note), self._read_handovers())
             head, _note = keys.open(proof.checkpoint_note, "the proof of the entry")
         merkle.verify_inclusion(proof.index, head.size, leaf_hash, proof.hashes, head.root)
+
+    # Whose log it is ----------------------------------------------------------------------------------------
+
+    def _keys(self, ledger: Ledger, remote: Remote, notes: Sequence[str | bytes], shown: bytes) -> FollowedKeys:
+        """The log's keys. Where none of them signed what is shown, the other side is asked which took their place."""
+        keys = FollowedKeys(self.trust, ledger, notes, self._read_handovers())
+        if keys.know(shown) or _is_no_note(shown):
+            return keys
+        try:
+            data = remote.get(HANDOVERS, MAX_HANDOVERS_FILE)
+        except NotThere:
+            return keys
+        try:
+            keys = FollowedKeys(self.trust, ledger, notes, decode_handovers(data))
+        except OtherPins:
+            raise
+        except FoundWrong as error:
+            raise RemoteError(remote.url, f"its {HANDOVERS} do not lead from the pinned log key on ({error})") from None
+        if keys.know(shown):
+            write_whole(self.folder / HANDOVERS, data)
+        return keys
+
+    def _read_handovers(self) -> tuple[Handover, ...]:
+        path = self.folder / HANDOVERS
+        try:
+            return decode_handovers(read_regular(path, MAX_HANDOVERS_FILE))
+        except FileNotFoundError:
+            return ()
+        except FoundWrong as error:
+            raise _damaged(path, str(error)) from None
+
+    def _handed(self, keys: FollowedKeys) -> list[Kept]:
+        """The checkpoints of handovers, each signed by two keys of the log: claims of what its tree was."""
+        path = self.folder / HANDOVERS
+        return [Kept(self._reopen(keys, item.note, path), item.note, path) for item in self._read_handovers()]
 
     # What was seen before ---------------------------------------------------------------------------------
 
@@ -228,14 +270,15 @@ class Mirror:
             write_whole(path, text.encode("utf-8"))
         return path
 
-    def _settle(self, keys: FollowedKeys, ledger: Ledger, text: str, head: Checkpoint) -> None:
+    def _settle(self, keys: FollowedKeys, ledger: Ledger, text: str, head: Checkpoint, handed: Sequence[Kept]) -> None:
         """Keep the checkpoint, all of whose entries are here now, and before it those that were waiting for them."""
         reached = [
             (one.size, path, waiting)
             for path, waiting in self._read_unserved().items()
             if (one := self._reopen(keys, waiting, path)).size <= head.size
         ]
-        for _size, _path, waiting in sorted(reached):
+        over = [(item.head.size, item.path, item.text) for item in handed]
+        for _size, _path, waiting in sorted((*reached, *over)):
             with suppress(FoundWrong):
                 earlier, _note = keys.open(waiting, "")
                 latest = ledger.latest_checkpoint(earlier.size)
@@ -255,24 +298,27 @@ class Mirror:
             hashes = fork.prefix_hashes(head.size, seen.size, ledger.node)
             self._fork(
                 f"{seen.size} entries that it signed do not begin with the {head.size} that it shows now",
-                fork.two_histories(text, known.text, hashes),
+                fork.two_histories(text, known.text, hashes, self._handovers(ledger)),
             )
         raise WentBack(head.size, seen.size)
 
-    def _compare(self, remote: Remote, source: RemoteTiles, other: Kept, text: str, head: Checkpoint) -> None:
+    def _compare(
+        self, ledger: Ledger, remote: Remote, source: RemoteTiles, other: Kept, text: str, head: Checkpoint
+    ) -> None:
         """Hold the checkpoint that is shown against one that was seen before. Raises ForkFound.
 
         What is proven against one of unserved/ is in forks/ from then on, and there no longer.
         """
         size = other.head.size
         if size == head.size and other.head.root != head.root:
-            self._fork(f"two roots for {size} entries", fork.two_roots(other.text, text), other.path)
+            evidence = fork.two_roots(other.text, text, self._handovers(ledger))
+            self._fork(f"two roots for {size} entries", evidence, other.path)
         if 0 < size < head.size:
             hashes = fork.prefix_hashes(size, head.size, source.node)
             if fork.fold_prefix(size, head.size, hashes)[0] != other.head.root:
                 self._fork(
                     f"its {head.size} entries do not begin with the {size} that it signed before",
-                    fork.two_histories(other.text, text, hashes),
+                    fork.two_histories(other.text, text, hashes, self._handovers(ledger)),
                     other.path,
                 )
         if 0 < head.size < size:
@@ -283,7 +329,7 @@ class Mirror:
             if fork.fold_prefix(head.size, size, hashes)[0] != head.root:
                 self._fork(
                     f"{size} entries that it signed do not begin with the {head.size} that it shows now",
-                    fork.two_histories(text, other.text, hashes),
+                    fork.two_histories(text, other.text, hashes, self._handovers(ledger)),
                     other.path,
                 )
 
@@ -338,8 +384,16 @@ class Mirror:
         ]
         self._fork(
             f"entries {first} and {second} are both entry {error.seq} of run {error.run[:16]}…",
-            fork.two_entries(text, placed),
+            fork.two_entries(text, placed, self._handovers(ledger)),
         )
+
+    def _handovers(self, ledger: Ledger) -> list[Handover]:
+        """What leads whoever pins the first log key to those that signed since."""
+        stored = ledger.latest_checkpoint()
+        size = 0 if stored is None else parse_checkpoint(parse_note(stored).text).size
+        own = handovers(ledger, size)
+        known = {item.entry.index for item in own}
+        return [*own, *(item for item in self._read_handovers() if item.entry.index not in known)]
 
     def _fork(self, reason: str, evidence: bytes, proven: Path | None = None) -> None:
         path = self.folder / FORKS / f"{hashlib.sha256(evidence).hexdigest()[:16]}.fork.json"
@@ -356,6 +410,14 @@ def _check_pins(folder: Path, kept: Trust, policy: Path, named: Trust) -> None:
             raise OtherPins(
                 f"{folder} is a copy of {kept.origin} with another {name} than {policy} pins; give an empty folder"
             )
+
+
+def _is_no_note(text: bytes) -> bool:
+    try:
+        parse_note(text)
+    except NoteError:
+        return True
+    return False
 
 
 def _near(claims: list[Kept], size: int) -> list[Kept]:

@@ -10,11 +10,12 @@ from . import merkle, tlog_proof
 from .checkpoint import parse_checkpoint
 from .envelope import open_envelope
 from .errors import BitwitnessError
+from .handover import MAX_HANDOVERS, Handover, ProvenEntry
 from .keys import Signer
 from .merkletools_format import to_merkletools
-from .note import parse_note
+from .note import Note, parse_note
+from .proof_file import extra_bytes
 from .store import Ledger
-from .verify import ProvenEntry, extra_bytes
 
 FORMATS = ("tlog-proof", "merkletools", "json")
 
@@ -46,10 +47,29 @@ def prove(ledger: Ledger, index: int, note: str | None = None) -> tlog_proof.Pro
     size = _size(note)
     entry = ledger.entry(index)
     signer = _enrolment(ledger, open_envelope(entry).keyid)
-    extra = extra_bytes(entry, ProvenEntry(ledger.entry(signer), signer, tuple(ledger.inclusion_proof(signer, size))))
-    hashes = tuple(ledger.inclusion_proof(index, size))
-    fits = len(extra) <= tlog_proof.MAX_LINE // 2
-    return tlog_proof.Proof(index, hashes, note, extra if fits else None)
+    enrolled = ProvenEntry(ledger.entry(signer), signer, tuple(ledger.inclusion_proof(signer, size)))
+    before = handovers(ledger, size)
+    fitting = (extra_bytes(held, enrolled, before) for held in (entry, None))
+    extra = next((item for item in fitting if len(item) <= tlog_proof.MAX_LINE // 2), None)
+    return tlog_proof.Proof(index, tuple(ledger.inclusion_proof(index, size)), note, extra)
+
+
+def handovers(ledger: Ledger, size: int) -> list[Handover]:
+    """How log keys took each other's place below a tree of `size`: what leads whoever pins an old one to the newest.
+
+    For each `key` entry that replaced a log key, the first checkpoint beyond it; of its signatures those of the log.
+    """
+    found = []
+    query = "SELECT entry FROM keys WHERE role = 'log' AND replaces IS NOT NULL AND entry < ? ORDER BY entry"
+    for (index,) in ledger.connection.execute(query, (size,)).fetchall():
+        beyond = ledger.checkpoints_over(index)[:1]
+        for text in beyond:
+            note = parse_note(text)
+            covered = _size(text)
+            own = Note(note.text, tuple(line for line in note.lines if line.name == ledger.origin))
+            entry = ProvenEntry(ledger.entry(index), index, tuple(ledger.inclusion_proof(index, covered)))
+            found.append(Handover(own.format(), entry))
+    return found[-MAX_HANDOVERS:]
 
 
 def tlog_proof_text(ledger: Ledger, index: int, note: str | None = None) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 from . import durable, tiles
 from .checkpoint import parse_checkpoint
 from .errors import BitwitnessError
+from .handover import PATH, encode_handovers
 from .note import parse_note
+from .prove import handovers
 from .store import Ledger
 from .tile_source import tile_bytes
 
@@ -41,6 +43,8 @@ def export_tiles(ledger: Ledger, folder: Path) -> Exported:
             raise BitwitnessError(f"{ledger.path} does not hold {tile.path}; run `ledger fsck`")
         write_whole(folder / tile.path, data)
         written += 1
+    if found := handovers(ledger, head.size):
+        write_whole(folder / PATH, encode_handovers(found))
     # Last, so that whoever sees a checkpoint finds its tiles.
     write_whole(folder / CHECKPOINT, note.encode("utf-8"))
     return Exported(head.size, written)

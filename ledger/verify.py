@@ -1,4 +1,4 @@
-"""The independent verifier of entries and proofs: raw bytes in, checks out.
+"""The independent verifier of entries: raw bytes in, checks out (proof_file, verify_ledger).
 
 Never imports the writer (store, admission, derived, run_tail, run_chain), so a mistake in one cannot hide in the
 other. Nothing that a prover chose is believed: sizes and roots come from signed checkpoints, roles and keys from
@@ -7,23 +7,15 @@ other. Nothing that a prover chose is believed: sizes and roots come from signed
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from . import entries, jcs, merkle, tlog_proof
-from .checkpoint import Checkpoint
+from . import entries
 from .entries import Kind
 from .envelope import Envelope
-from .errors import BitwitnessError, EntryError, FoundWrong
+from .errors import EntryError
 from .keys import PublicKey
-from .note import Note
-from .note_head import MAX_HASHES
-from .trust import Trust, witness_line
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -185,186 +177,3 @@ def verify_signature(envelope: Envelope, kind: Kind, keys: KeyRing, index: int) 
         envelope.verify(revoked.key.public)
         raise
     envelope.verify(key.public)
-
-
-def enrolment_key(data: bytes, root: PublicKey) -> EnrolledKey:
-    """The key that a `key` entry enrols, the entry being signed by `root` itself. Raises EntryError and others."""
-    envelope, kind = entries.read(data)
-    predicate = envelope.statement["predicate"]
-    if kind.name != "key" or predicate["action"] not in ("enrol", "rotate"):
-        raise EntryError("does not enrol a key", "signer's entry")
-    envelope.verify(root)
-    key = predicate["key"]
-    return EnrolledKey(key["keyid"], key["role"], PublicKey.from_hex(key["public"]), 0)
-
-
-# Proof files ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ProvenEntry:
-    """An entry with its place in the tree."""
-
-    data: bytes
-    index: int
-    hashes: tuple[bytes, ...]
-
-
-def extra_bytes(entry: bytes, signer: ProvenEntry) -> bytes:
-    """What goes into a proof file's `extra` line so that the file stands alone (docs/formats/standalone-proof.md).
-
-    JCS of {"entry", "signer": {"entry", "hashes", "index"}}: the entry, and the `key` entry that enrols its signer
-    with an inclusion proof to the same checkpoint.
-    """
-    return jcs.encode(
-        {
-            "entry": base64.b64encode(entry).decode("ascii"),
-            "signer": {
-                "entry": base64.b64encode(signer.data).decode("ascii"),
-                "hashes": [item.hex() for item in signer.hashes],
-                "index": signer.index,
-            },
-        }
-    )
-
-
-def read_extra(extra: bytes) -> tuple[bytes, ProvenEntry]:
-    """Take `extra_bytes` apart strictly. Raises EntryError or JsonError."""
-    value = jcs.parse(extra, max_bytes=tlog_proof.MAX_LINE)
-    if not isinstance(value, dict) or value.keys() != {"entry", "signer"}:
-        raise EntryError('not {"entry","signer"}', "extra")
-    signer = value["signer"]
-    if not isinstance(signer, dict) or signer.keys() != {"entry", "hashes", "index"}:
-        raise EntryError('not {"entry","hashes","index"}', "extra.signer")
-    index, hashes = signer["index"], signer["hashes"]
-    if type(index) is not int or index < 0:
-        raise EntryError("not an index", "extra.signer.index")
-    if not isinstance(hashes, list) or len(hashes) > MAX_HASHES:
-        raise EntryError(f"not a list of at most {MAX_HASHES} hashes", "extra.signer.hashes")
-    return _decoded(value["entry"]), ProvenEntry(_decoded(signer["entry"]), index, tuple(map(_hash, hashes)))
-
-
-def verify_proof(text: str | bytes, trust: Trust, entry: bytes | None = None) -> list[Check]:
-    """Check a `.tlog-proof` file against pinned keys; `entry` is needed only where the file does not hold it.
-
-    Each check builds on those before it; what can no longer be checked is reported as such.
-    """
-    verdict = _Verdict()
-    opened = verdict.attempt("proof", lambda: _open_proof(text, entry))
-    if opened is not None:
-        proof, data, signer = opened
-        included = verdict.attempt("inclusion", lambda: _check_inclusion(proof, data, trust))
-        if included is not None and trust.asks_for_witnesses:
-            verdict.checks.append(Check("witnesses", *witness_line(trust.witnesses, included[1])))
-        envelope = verdict.attempt("entry", lambda: _check_form(data))
-        if included is not None and envelope is not None:
-            head, signed = included[0], envelope
-            verdict.attempt("signature", lambda: _check_signer(proof.index, signed, signer, head, trust))
-    verdict.skip("inclusion", "entry", "signature")
-    return verdict.checks
-
-
-class _Verdict:
-    """Collects checks, each made by a step that returns its detail and result or raises why not."""
-
-    def __init__(self) -> None:
-        self.checks: list[Check] = []
-
-    def attempt(self, name: str, step: Callable[[], tuple[str, _T]]) -> _T | None:
-        try:
-            detail, value = step()
-        except FoundWrong as error:
-            self.checks.append(Check(name, False, str(error)))
-        except BitwitnessError as error:
-            self.checks.append(Check(name, None, str(error)))
-        else:
-            self.checks.append(Check(name, True, detail))
-            return value
-        return None
-
-    def skip(self, *names: str) -> None:
-        """Report those of these checks that were not made."""
-        made = {item.name for item in self.checks}
-        for name in names:
-            if name not in made:
-                self.checks.append(Check(name, None, "not checked, since a check above did not pass"))
-
-
-def _open_proof(
-    text: str | bytes, entry: bytes | None
-) -> tuple[str, tuple[tlog_proof.Proof, bytes, ProvenEntry | None]]:
-    proof = tlog_proof.parse(text)
-    signer = None
-    if proof.extra is not None:
-        held, signer = read_extra(proof.extra)
-        if entry is not None and entry != held:
-            raise EntryError("it holds another entry than the one given", "proof")
-        entry = held
-    if entry is None:
-        raise EntryMissing()
-    return f"of entry {proof.index}, with {len(proof.hashes)} hashes", (proof, entry, signer)
-
-
-def _check_inclusion(proof: tlog_proof.Proof, data: bytes, trust: Trust) -> tuple[str, tuple[Checkpoint, Note]]:
-    checkpoint, note = tlog_proof.verify(proof, merkle.leaf_hash(data), [trust.log], trust.origin, trust.cosigners)
-    return f"entry {proof.index} is in the log {checkpoint.origin} of {checkpoint.size} entries", (checkpoint, note)
-
-
-def _check_form(data: bytes) -> tuple[str, Envelope]:
-    envelope, kind = entries.read(data)
-    return f"a {kind.name} entry in canonical form", envelope
-
-
-def _check_signer(
-    index: int, envelope: Envelope, signer: ProvenEntry | None, checkpoint: Checkpoint, trust: Trust
-) -> tuple[str, EnrolledKey]:
-    if signer is None:
-        raise EnrolmentMissing()
-    key = enrolment_key(signer.data, trust.root)
-    leaf_hash = merkle.leaf_hash(signer.data)
-    merkle.verify_inclusion(signer.index, checkpoint.size, leaf_hash, signer.hashes, checkpoint.root)
-    roles = entries.check(envelope.statement).signers(envelope.statement["predicate"])
-    if key.role not in roles:
-        raise EntryError(f"a {key.role} key signed it, not a {' or '.join(roles)} key", "signer")
-    if signer.index > index:
-        raise EntryError(f"it was enrolled later, by entry {signer.index}", "signer")
-    envelope.verify(key.public)
-    return f"by {key.role} key {key.keyid[:16]}…, which the pinned root key enrolled (entry {signer.index})", key
-
-
-class EntryMissing(BitwitnessError):
-    """A proof file without its entry, and none given."""
-
-    def __init__(self) -> None:
-        super().__init__("the file does not hold its entry; give it with --entry FILE")
-
-
-class EnrolmentMissing(BitwitnessError):
-    """A proof file that does not say who enrolled the signer."""
-
-    def __init__(self) -> None:
-        super().__init__("the file does not hold the enrolment of its signer; verify the whole ledger instead")
-
-
-def _decoded(text: object) -> bytes:
-    if isinstance(text, str):
-        try:
-            data = base64.b64decode(text.encode("ascii"), validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            pass
-        else:
-            if base64.b64encode(data).decode("ascii") == text:
-                return data
-    raise EntryError("not standard padded base64", "extra")
-
-
-def _hash(text: object) -> bytes:
-    if isinstance(text, str) and len(text) == 64:
-        try:
-            data = bytes.fromhex(text)
-        except ValueError:
-            pass
-        else:
-            if data.hex() == text:
-                return data
-    raise EntryError("not 64 lower-case hex digits", "extra.signer.hashes")

@@ -115,7 +115,9 @@ class CheckpointChecks:
             return bool(counting)
         # Both signatures stand on the checkpoint of a handover; that of the old key is past its end there.
         heirs = [key for key in counting if self._ring.may_continue(key.keyid, trust.log.key.keyid)]
-        return bool(heirs) and (self._pinned_seen or any(self._pinned(key) for key in signers))
+        covers = bool(heirs) and (self._pinned_seen or any(self._pinned(key) for key in signers))
+        self._pinned_seen |= covers
+        return covers
 
     def _pinned(self, key: PublicKey) -> bool:
         return self._trust is not None and key.raw == self._trust.log.key.raw

@@ -11,6 +11,7 @@ import typer
 from .. import note
 from ..checkpoint import parse_checkpoint
 from ..errors import BitwitnessError
+from ..keys import Signer
 from ..lock import LedgerLocked
 from ..project import Project
 from ..store import Ledger
@@ -63,7 +64,7 @@ def checkpoint(
             signed, failures = ask_witnesses(ledger, signed, witness or [], witnesses, trust)
         if request is not None:
             _write_request(ledger, signed, since, request)
-    _print(signed, trust, json_output)
+    _print(signed, [signer, *others], trust, json_output)
     for failure in failures:
         output.note(f"error: {failure}")
     if failures:
@@ -131,7 +132,7 @@ def _write_request(ledger: Ledger, signed: str, since: int, path: Path) -> None:
     output.note(f"request in {path}; the witness runs: ledger witness sign {path.name}")
 
 
-def _print(signed: str, trust: Trust | None, json_output: bool) -> None:
+def _print(signed: str, signers: list[Signer], trust: Trust | None, json_output: bool) -> None:
     if not json_output:
         sys.stdout.write(signed)
         return
@@ -140,6 +141,7 @@ def _print(signed: str, trust: Trust | None, json_output: bool) -> None:
     answer = {"origin": head.origin, "size": head.size, "root": head.root.hex(), "note": signed}
     answer["signers"] = [line.name for line in parsed.lines]
     if trust is not None and trust.asks_for_witnesses:
-        opened = note.open_note(signed, [trust.log, *trust.cosigners])
+        own = [note.Verifier(head.origin, item.public) for item in signers]
+        opened = note.open_note(signed, [*own, *trust.cosigners])
         answer["witnessed"], answer["assurance"] = witness_line(trust.witnesses, opened)
     output.emit_json(answer)

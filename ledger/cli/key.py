@@ -110,7 +110,8 @@ def rotate(
 ) -> None:
     """Put a new key in the place of an old one, which ends at this entry. Runs of a trainer key may go on.
 
-    After the rotation of a log key, both keys sign the next checkpoint: ledger checkpoint --also OLD.pem.
+    After the rotation of a log key, both keys sign the next checkpoint: ledger checkpoint --also OLD.pem. Whoever pins
+    the old key follows by that; witnesses must be given the new one, too.
 
     Example: ledger key rotate keys/log.pub new-log.pub
     """

@@ -11,10 +11,11 @@ import typer
 
 from ..errors import BitwitnessError
 from ..fork import looks_like_fork, verify_fork
+from ..proof_file import verify_proof
 from ..regular_file import open_regular
 from ..trust import load_trust
 from ..user_files import read_file, write_file
-from ..verify import Check, exit_code, verify_proof
+from ..verify import Check, exit_code
 from . import output
 from .options import JsonOption, current_project
 from .plugins import load_verifier

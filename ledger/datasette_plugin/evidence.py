@@ -21,10 +21,11 @@ from ..envelope import Envelope, open_envelope
 from ..errors import BitwitnessError, EntryError, FoundWrong
 from ..keys import PublicKey
 from ..note import Verifier, parse_note
+from ..proof_file import verify_proof
 from ..prove import NoCheckpoint, covering_checkpoint, tlog_proof_text
 from ..store import Ledger
 from ..trust import Trust, load_trust
-from ..verify import Check, KeyRing, verify_entry, verify_proof
+from ..verify import Check, KeyRing, verify_entry
 from . import merkle_path
 from .answers import Asked, NotHere
 

@@ -28,15 +28,16 @@ from bitwitness.ledger import (
     entries,
     envelope,
     fork,
+    handover,
     jcs,
     keys,
     log_memory,
     merkle,
     note,
     project,
+    proof_file,
     safetensors_header,
     submissions,
-    verify,
 )
 from bitwitness.ledger.beacon import round_randomness
 from bitwitness.ledger.checkpoint import Checkpoint
@@ -168,7 +169,9 @@ def _node(leaves: Sequence[bytes], level: int, index: int) -> bytes:
 
 def _proof_extra(folder: Path) -> Reader:
     made = ledger_examples.build().entries
-    return Reader([verify.extra_bytes(made[-1][3], verify.ProvenEntry(made[0][3], 0, (bytes(32),)))], verify.read_extra)
+    return Reader(
+        [proof_file.extra_bytes(made[-1][3], handover.ProvenEntry(made[0][3], 0, (bytes(32),)))], proof_file.read_extra
+    )
 
 
 def _public_key(folder: Path) -> Reader:

@@ -17,8 +17,8 @@ from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
 from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.note import open_note
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.proof_file import verify_proof
 from bitwitness.ledger.trust import Trust, TrustError, load_trust
-from bitwitness.ledger.verify import verify_proof
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.witness import Witness
 
@@ -239,6 +239,24 @@ def test_log_key_replaced_by_two_signatures_on_one_checkpoint(project: Project, 
         ledger._insert_checkpoint(ledger.size, note.sign_note(head.format(), ledger.origin, old))
     (fault,) = verify_ledger(project.ledger_path, trust).faults
     assert "which ended at entry 5" in fault.detail
+
+
+def test_a_checkpoint_of_a_new_log_key_is_told(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    signer = keys.Signer.from_seed("witness", bytes(32))
+    pin(project, f"witness w {note.Verifier('w.example', signer.public, note.COSIGNATURE).vkey}\nquorum w\n")
+    (project.keys_dir / "log.pem").rename(project.root / "old.pem")
+    (project.keys_dir / "log.pub").rename(project.root / "old.pub")
+    key = project.keys_dir / "log.pem"
+    run = ("--project", str(project.root))
+    assert cli.main(["key", "generate", "--role", "log", "--out", str(key)]) == 0
+    rotate = [*run, "key", "rotate", str(project.root / "old.pub"), str(key.with_suffix(".pub"))]
+    assert cli.main(rotate) == 0
+    assert cli.main([*run, "checkpoint", "--also", str(project.root / "old.pem"), "--json"]) == 0
+    grow(project, 1)
+    capsys.readouterr()
+    assert cli.main([*run, "checkpoint", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["witnessed"] is False and len(told["signers"]) == 1
 
 
 def test_a_handover_without_the_old_key_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

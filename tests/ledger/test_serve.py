@@ -27,8 +27,8 @@ from bitwitness.ledger.envelope import assemble
 from bitwitness.ledger.listen import is_loopback
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.project import Project
+from bitwitness.ledger.proof_file import verify_proof
 from bitwitness.ledger.trust import load_trust
-from bitwitness.ledger.verify import verify_proof
 
 from .serve_sample import HOSTILE, LONG_NAME, Sample, build
 

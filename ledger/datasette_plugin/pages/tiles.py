@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ... import tiles
 from ...checkpoint import parse_checkpoint
+from ...handover import encode_handovers
 from ...note import parse_note
+from ...prove import handovers
 from ...tile_source import tile_bytes
 from ..answers import Asked, File, NotHere
 
@@ -29,6 +31,14 @@ def tile(asked: Asked) -> File:
     return File(data, None, "application/octet-stream", immutable=True, compress=wanted.level is None)
 
 
+def handed_over(asked: Asked) -> File:
+    """How log keys took each other's place; it grows with the checkpoint."""
+    found = handovers(asked.ledger, parse_checkpoint(parse_note(_newest(asked)).text).size)
+    if not found:
+        raise NotHere("No log key has taken another's place in this log.")
+    return File(encode_handovers(found), None, "application/json")
+
+
 def _newest(asked: Asked) -> str:
     note = asked.ledger.latest_checkpoint()
     if note is None:
@@ -36,4 +46,4 @@ def _newest(asked: Asked) -> str:
     return note
 
 
-ROUTES = ((r"^/checkpoint$", checkpoint), (r"^/(?P<path>tile/.*)$", tile))
+ROUTES = ((r"^/checkpoint$", checkpoint), (r"^/handovers$", handed_over), (r"^/(?P<path>tile/.*)$", tile))

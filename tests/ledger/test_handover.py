@@ -1,0 +1,220 @@
+"""A log key that another one replaced: whoever pins the old one follows, in proofs, evidence, mirrors and pages."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwitness.ledger import cli, envelope, handover, keys, note
+from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.datasette_plugin.server import make_datasette
+from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.handover import Handover, decode_handovers, encode_handovers, log_line
+from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.mirror import ForkFound, Mirror
+from bitwitness.ledger.proof_file import extra_bytes, read_extra, verify_proof
+from bitwitness.ledger.prove import handovers, prove
+from bitwitness.ledger.remote import RemoteError
+from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.verify import exit_code
+from bitwitness.ledger.verify_ledger import verify_ledger
+
+from . import small_ledger as small
+from .followed import LOG, Log, follow
+
+SECOND, THIRD = (keys.Signer.from_seed("log", bytes([number]) * 32) for number in (0x61, 0x62))
+
+
+def replace_key(log: Log, old: keys.Signer, new: keys.Signer) -> None:
+    """The root puts `new` in the place of `old`, and both sign."""
+    key = {"algorithm": keys.ALGORITHM, "keyid": new.keyid, "public": new.public.raw.hex(), "role": "log"}
+    with Ledger.open(log.path, writable=True) as ledger:
+        ledger.append([small.seal("key", {"action": "rotate", "key": key, "replaces": old.keyid, "time": small.TIME})])
+    log.publish(old, new)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """A log that was continued under a third key; the policy pins the first."""
+    log = Log(tmp_path)
+    replace_key(log, LOG, SECOND)
+    log.append("under-the-second")
+    log.publish(SECOND)
+    replace_key(log, SECOND, THIRD)
+    log.append("under-the-third")
+    log.publish(THIRD)
+    return log
+
+
+def changed(log: Log, *handed: Handover) -> str:
+    with Ledger.open(log.path) as ledger:
+        made = prove(ledger, 9)
+    held = read_extra(made.extra or b"")
+    return dataclasses.replace(made, extra=extra_bytes(held.entry, held.signer, handed)).format()
+
+
+def test_a_proof_under_a_later_key(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger.open(log.path) as ledger:
+        proof, line = prove(ledger, 9), handovers(ledger, ledger.size)
+    path = tmp_path / "9.tlog-proof"
+    path.write_text(proof.format())
+    assert cli.main(["verify", str(path), "--policy", str(log.policy)]) == 0
+    assert f"signed by the log key {THIRD.keyid[:16]}…, which took the pinned one's place" in capsys.readouterr().out
+    assert len(line) == 2 and changed(log, *line) == proof.format()
+    # Whoever pins a later key of the line needs no more than what leads on from there.
+    second = dataclasses.replace(small.TRUST, log=note.Verifier(small.ORIGIN, SECOND.public))
+    assert exit_code(verify_proof(changed(log, line[1]), second)) == 0
+    assert exit_code(verify_proof(changed(log), dataclasses.replace(second, log=log_key(THIRD)))) == 0
+
+
+def log_key(signer: keys.Signer) -> note.Verifier:
+    return note.Verifier(small.ORIGIN, signer.public)
+
+
+def test_pages_and_files_under_a_later_key(log: Log) -> None:
+    datasette = make_datasette(log.path, public=True)
+
+    def get(path: str) -> Any:
+        return asyncio.run(datasette.client.get(path))
+
+    served = get(f"/{handover.PATH}")
+    assert served.status_code == 200 and served.headers["cache-control"] == "no-cache"
+    assert served.content == (log.tiles / handover.PATH).read_bytes()
+    assert [item.entry.index for item in decode_handovers(served.content)] == [12, 15]
+    assert log.policy.parent == log.path.parent  # which pins the first key
+    page = get("/entries/9").text
+    assert "WRONG" not in page and "took the pinned one&#39;s place" in page
+
+
+def test_a_log_without_handovers_serves_none(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    assert not (log.tiles / handover.PATH).exists()
+    assert asyncio.run(make_datasette(log.path, public=True).client.get(f"/{handover.PATH}")).status_code == 404
+
+
+def test_what_hands_no_key_over(log: Log) -> None:
+    with Ledger.open(log.path) as ledger:
+        first, second = handovers(ledger, ledger.size)
+        head = Checkpoint(small.ORIGIN, ledger.size, ledger.root()).format()
+    text = note.parse_note(first.note)
+    enrolled = dataclasses.replace(first.entry, data=small.key_entries()[1], index=1)
+    stranger = keys.Signer.from_seed("root", bytes(32))
+    key = {"algorithm": keys.ALGORITHM, "keyid": SECOND.keyid, "public": SECOND.public.raw.hex(), "role": "log"}
+    rotation = {"action": "rotate", "key": key, "replaces": LOG.keyid, "time": small.TIME}
+    forged = dataclasses.replace(first.entry, data=small.seal("key", rotation, signer=stranger))
+    wrong = [
+        (second,),
+        (first,),
+        (second, first),
+        (dataclasses.replace(first, note=note.Note(text.text, text.lines[:1]).format()), second),
+        (dataclasses.replace(first, note=note.Note(text.text, text.lines[1:]).format()), second),
+        (dataclasses.replace(first, note=note.sign_note(head, small.ORIGIN, LOG)), second),
+        (dataclasses.replace(first, entry=dataclasses.replace(first.entry, index=first.entry.index - 1)), second),
+        (dataclasses.replace(first, entry=enrolled), second),
+        (dataclasses.replace(first, entry=forged), second),
+    ]
+    for handed in wrong:
+        assert {item.name: item.ok for item in verify_proof(changed(log, *handed), small.TRUST)}["inclusion"] is False
+
+
+def test_a_key_signs_no_tree_beyond_its_end_nor_before_its_beginning(log: Log) -> None:
+    with Ledger.open(log.path) as ledger:
+        line = log_line(small.TRUST, handovers(ledger, ledger.size))
+        ends = [key.until for key in line.keys]
+        assert ends == [12, 15, None]
+        for signer, sizes in ((LOG, (5, 12)), (SECOND, (13, 15)), (THIRD, (16, 18))):
+            for size in range(1, ledger.size + 1):
+                text = note.sign_note(Checkpoint(small.ORIGIN, size, ledger.root(size)).format(), small.ORIGIN, signer)
+                if size <= sizes[1] and (size >= sizes[0] or signer is LOG):
+                    assert line.open(text)[0].size == size
+                else:
+                    with pytest.raises(handover.NotHanded):
+                        line.open(text)
+
+
+def test_evidence_against_a_later_key_stands_alone(log: Log, tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    twin = log.twin("twin")
+    assert follow(mirror, log) == 18
+    twin.append("that", 2)
+    twin.publish(THIRD)
+    log.append("this", 2)
+    log.publish(THIRD)
+    assert follow(mirror, log) == 21
+    with pytest.raises(ForkFound, match="two roots for 21 entries") as found:
+        follow(mirror, twin)
+    assert cli.main(["verify", str(found.value.path), "--policy", str(log.policy)]) == 1
+
+
+def test_a_mirror_that_never_saw_both_signatures(log: Log, tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    assert follow(mirror, log) == 18
+    report = verify_ledger(mirror.project.ledger_path, small.TRUST)
+    assert not report.faults and report.covered == 18 and report.checkpoints == 3
+    log.append("later")
+    log.publish(THIRD)
+    (log.tiles / handover.PATH).unlink()  # what was asked for once is kept
+    assert follow(mirror, log) == 20
+
+
+def test_a_mirror_that_was_stopped_on_the_way(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    monkeypatch.setattr(Ledger, "keep_checkpoint", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        follow(mirror, log)
+    monkeypatch.undo()
+    log.append("later")
+    log.publish(THIRD)
+    assert follow(mirror, log) == 20
+    report = verify_ledger(mirror.project.ledger_path, small.TRUST)
+    assert not report.faults and report.covered == 20
+
+
+def test_a_handover_in_another_history_is_a_fork(log: Log, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Log(tmp_path / "other", 4)
+    replace_key(other, LOG, SECOND)
+    with Ledger.open(other.path) as ledger, Ledger.open(log.path) as own:
+        (elsewhere,), (_first, second) = handovers(ledger, ledger.size), handovers(own, own.size)
+    (log.tiles / handover.PATH).write_bytes(encode_handovers([elsewhere, second]))
+    with pytest.raises(ForkFound) as found:
+        follow(Mirror(tmp_path / "copy", log.policy), log)
+    assert cli.main(["verify", str(found.value.path), "--policy", str(log.policy)]) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", encode_handovers([]), None])
+def test_handovers_that_lead_nowhere(log: Log, tmp_path: Path, data: bytes | None) -> None:
+    path = log.tiles / handover.PATH
+    if data is None:
+        path.write_bytes(encode_handovers([dataclasses.replace(item, note="x\n") for item in whole(log)]))
+    else:
+        path.write_bytes(data)
+    with pytest.raises(RemoteError, match="handovers do not lead from the pinned log key"):
+        follow(Mirror(tmp_path / "copy", log.policy), log)
+    assert not (tmp_path / "copy" / handover.PATH).exists()
+    path.unlink()
+    with pytest.raises(BitwitnessError, match="no known key signed it"):
+        follow(Mirror(tmp_path / "copy", log.policy), log)
+
+
+def whole(log: Log) -> tuple[Handover, ...]:
+    return decode_handovers((log.tiles / handover.PATH).read_bytes())
+
+
+def test_an_enrolment_by_another_root_accuses_nobody(tmp_path: Path) -> None:
+    root, trainer = keys.Signer.from_seed("root", bytes(32)), keys.Signer.from_seed("trainer", bytes([7]) * 32)
+    with small.create(tmp_path / "ledger.db") as ledger:
+        ledger.append([enrolment(small.SIGNERS["root"], root.public, "root", time=small.TIME)])
+        ledger.append([enrolment(root, trainer.public, "trainer", time=small.TIME)])
+        data = json.loads(envelope.open_envelope(small.DATASET).payload)
+        ledger.append([small.seal("dataset", data["predicate"] | {"name": "other"}, signer=trainer)])
+        ledger.sign_checkpoint(LOG)
+        by_root, by_trainer = (prove(ledger, index).format() for index in (8, 9))
+    assert exit_code(verify_proof(by_root, small.TRUST)) == 0
+    checks = verify_proof(by_trainer, small.TRUST)
+    assert exit_code(checks) == 2 and "not the pinned root key" in checks[-1].detail
