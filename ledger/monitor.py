@@ -24,6 +24,9 @@ from .tile_export import write_whole
 KNOWN = "known-keys"
 _KNOWN_HEAD = "bitwitness/known-keys/1"
 _MAX_KNOWN = 16 << 20
+LOOKED = "looked"
+_LOOKED_HEAD = "bitwitness/looked/1"
+_MAX_LOOKED = 100
 _KEYID = re.compile("[0-9a-f]{64}")
 _SKEW = 300.0
 """Seconds by which clocks may differ: what is stated later than that is in the future."""
@@ -46,10 +49,14 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Watched:
-    """One round: what the mirror took in (None if it was not led forward), and the alarms."""
+    """One round: what the mirror took in (None if it was not led forward), and the alarms.
+
+    `looked` is how many entries' times were looked at, in this round or before.
+    """
 
     update: Update | None
     alarms: tuple[Alarm, ...]
+    looked: int = 0
 
 
 def watch(
@@ -85,11 +92,31 @@ def watch(
         if update is not None:
             alarms += [Alarm("unserved", str(item)) for item in update.unserved]
             alarms += _unknown_signers(mirror, update)
-        alarms += _future(mirror, ledger, update, clock())
+        alarms += _future(mirror, ledger, _read_looked(mirror, ledger.size), clock())
         alarms += _new_keys(mirror, ledger, known, accept)
         if max_age is not None:
             alarms += _stale(mirror, ledger, max_age, clock())
-    return Watched(update, tuple(alarms))
+        return Watched(update, tuple(alarms), ledger.size)
+
+
+def told(mirror: Mirror, watched: Watched) -> None:
+    """The alarms of a round were heard: what its entries state is not said again. Raises OSError.
+
+    Until then it is, in whatever round the entries came: one that was stopped half way, or `ledger mirror`'s.
+    """
+    if watched.looked:
+        write_whole(mirror.folder / LOOKED, f"{_LOOKED_HEAD} {watched.looked}\n".encode("ascii"))
+
+
+def _read_looked(mirror: Mirror, size: int) -> int:
+    """From which entry on nobody looked at times; all are looked at again where that cannot be told."""
+    try:
+        text = read_regular(mirror.folder / LOOKED, _MAX_LOOKED).decode("ascii")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return 0
+    found = re.fullmatch(rf"{_LOOKED_HEAD} ([0-9]{{1,19}})\n", text)
+    looked = int(found[1]) if found else 0
+    return looked if looked <= size else 0
 
 
 def _unknown_signers(mirror: Mirror, update: Update) -> list[Alarm]:
@@ -169,10 +196,10 @@ def _stale(mirror: Mirror, ledger: Ledger, max_age: float, now: float) -> list[A
     return [Alarm("stale", f"{said}, {_hours(now - newest)} ago; {_hours(max_age)} are allowed")]
 
 
-def _future(mirror: Mirror, ledger: Ledger, update: Update | None, now: float) -> list[Alarm]:
-    """Times that nobody can have seen: in entries of this round, in the newest status, in cosignatures."""
+def _future(mirror: Mirror, ledger: Ledger, first: int, now: float) -> list[Alarm]:
+    """Times that nobody can have seen: in entries from `first` on, in the newest status, in cosignatures."""
     limit, early = rfc3339.text_of_seconds(now + _SKEW), dict[int, str]()
-    for index, data in () if update is None else ledger.entries(update.before, update.size):
+    for index, data in ledger.entries(first):
         statement = open_envelope(data).statement
         item = Listed(index, kind_of(statement), "", None, statement)
         if item.time is not None and item.time > limit:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import durable, tiles
 from .checkpoint import parse_checkpoint
-from .errors import BitwitnessError
+from .errors import BitwitnessError, NoteError
 from .handover import PATH, encode_handovers
-from .note import parse_note
+from .note import MAX_NOTE, parse_note
 from .prove import handovers
+from .regular_file import read_regular
 from .store import Ledger
 from .tile_source import tile_bytes
 
@@ -23,6 +28,21 @@ class Exported:
 
     size: int
     written: int
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the folder, which is made if it is missing, against another export. Raises BitwitnessError, OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BitwitnessError(f"another export writes into {folder}; wait for it to end") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def export_tiles(ledger: Ledger, folder: Path) -> Exported:
@@ -55,7 +75,10 @@ def _earlier(ledger: Ledger, folder: Path, size: int) -> int:
     path = folder / CHECKPOINT
     if not path.exists():
         return 0
-    there = parse_checkpoint(parse_note(path.read_bytes()).text)
+    try:
+        there = parse_checkpoint(parse_note(read_regular(path, MAX_NOTE)).text)
+    except NoteError as error:
+        raise BitwitnessError(f"{path} is no checkpoint ({error}); give an empty folder") from None
     if there.origin != ledger.origin or there.size > size or ledger.root(there.size) != there.root:
         raise BitwitnessError(f"{folder} holds another log, or another history of this one; give an empty folder")
     return there.size

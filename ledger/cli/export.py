@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..replay_export import export_run
-from ..tile_export import export_tiles
+from ..tile_export import export_tiles, held
 from . import output
 from .options import JsonOption, current_project
 
@@ -31,7 +31,8 @@ def export(
     Example: ledger export --tiles public/log --run demo
     """
     project = current_project()
-    with project.open_ledger() as ledger, ledger.snapshot():
+    # The ledger is read once the folder is held: what is written last is what stands there.
+    with held(tiles), project.open_ledger() as ledger, ledger.snapshot():
         # States and data first: whoever sees the checkpoint then finds what its entries name.
         runs = [export_run(project, ledger, name, tiles) for name in run or []]
         done = export_tiles(ledger, tiles)

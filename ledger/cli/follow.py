@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +70,7 @@ def monitor(
     Example: ledger monitor https://example.org/log copy --max-age 24
     """
     from ..mirror import Mirror
-    from ..monitor import watch
+    from ..monitor import told, watch
     from ..remote import Remote, RemoteError
 
     watched = Mirror(folder, policy)
@@ -86,6 +87,7 @@ def monitor(
             continue
         if done.alarms or every is None:
             break
+        told(watched, done)
         time.sleep(every)
     if json_output:
         answer = {} if done.update is None else _to_json(done.update)
@@ -95,6 +97,8 @@ def monitor(
             output.say(f"ALARM  {item.name}: {item.detail}")
         if done.update is not None and not done.alarms:
             output.say(f"{done.update.head.origin}: {done.update.size} entries, no alarm, {done.update.assurance}")
+    sys.stdout.flush()
+    told(watched, done)
     if done.alarms:
         raise typer.Exit(1)
 

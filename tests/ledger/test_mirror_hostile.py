@@ -11,9 +11,10 @@ import pytest
 
 from bitwitness.ledger import cli, keys, merkle, note, tiles
 from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.mirror import ForkFound, Mirror, NotServed
-from bitwitness.ledger.monitor import watch
+from bitwitness.ledger.monitor import told, watch
 from bitwitness.ledger.remote import Remote
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.tiles import WIDTH, Tile
@@ -170,6 +171,7 @@ def test_no_more_are_kept_than_a_person_needs(log: Log, mirror: Mirror, monkeypa
 def alarms(log: Log, mirror: Mirror, now: float = NOW, **options: float) -> list[str]:
     with Remote(str(log.tiles)) as remote:
         done = watch(mirror, remote, clock=lambda: now, **options)  # type: ignore[arg-type]
+    told(mirror, done)
     return [item.name for item in done.alarms]
 
 
@@ -192,6 +194,35 @@ def test_an_auditor_speaks_for_no_silent_log(log: Log, mirror: Mirror) -> None:
     assert alarms(log, mirror, max_age=3500) == ["stale"]
     append(log, status(1, "2026-01-02T04:04:05Z"))
     assert alarms(log, mirror, max_age=3500) == []
+
+
+def test_the_future_is_said_however_the_entries_came(
+    log: Log, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["monitor", str(log.tiles), str(mirror.folder)]
+    monkeypatch.setattr("bitwitness.ledger.monitor.time.time", lambda: NOW)
+    assert cli.main(command) == 0
+    data = json.loads(open_envelope(small.DATASET).payload)["predicate"]
+    append(log, small.seal("dataset", data | {"name": "later", "time": "2199-01-01T00:00:00Z"}))
+    log.append("many", 300)
+    log.publish()
+    second = next((log.tiles / "tile" / "entries").glob("001.p*"))
+    second.rename(log.folder / "hidden")
+    assert cli.main(command) == 1  # what it does not serve, and what came before it
+    said = capsys.readouterr().out.split("\n")[1:-1]
+    assert [line.split(":")[0] for line in said] == ["ALARM  unserved", "ALARM  future-time"]
+    assert cli.main(command) == 1 and "future-time" not in capsys.readouterr().out
+    (log.folder / "hidden").rename(second)
+    assert cli.main(command) == 0
+    # By a round that was cut, or by `ledger mirror`: nobody was told.
+    append(log, small.seal("dataset", data | {"name": "later-2", "time": "2199-01-01T00:00:00Z"}))
+    assert cli.main(["mirror", *command[1:]]) == 0
+    capsys.readouterr()
+    assert cli.main(command) == 1 and "later" not in capsys.readouterr().err
+    assert cli.main(command) == 0
+    for junk in (b"", b"\xff", b"bitwitness/looked/1 99999\n"):
+        (mirror.folder / "looked").write_bytes(junk)
+        assert cli.main(command) == 1 and capsys.readouterr().out.count("future-time") == 2
 
 
 def test_a_log_that_states_the_future(log: Log, mirror: Mirror) -> None:

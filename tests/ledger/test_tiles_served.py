@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bitwitness.ledger import checkpoint, merkle, tiles
+from bitwitness.ledger import checkpoint, cli, merkle, tiles
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles
+from bitwitness.ledger.tile_export import export_tiles, held
 
 from . import small_ledger as small
 
@@ -39,6 +41,23 @@ def get(ledger: Path) -> Any:
         return asyncio.run(datasette.client.get(path, headers={"accept-encoding": "identity", **headers}))
 
     return fetch
+
+
+def test_one_export_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project, folder = Project.create(tmp_path / "project"), tmp_path / "out"
+    command = ["--project", str(project.root), "export", "--tiles", str(folder)]
+    with project.open_ledger(writable=True) as ledger:
+        ledger.sign_checkpoint(project.signer("log"))
+    with held(folder):
+        assert cli.main(command) == 2
+        assert "another export writes into" in capsys.readouterr().err and not list(folder.iterdir())
+    assert cli.main(command) == 0
+    for junk in (b"", b"\xff", b"x\n\n"):
+        (folder / "checkpoint").write_bytes(junk)
+        assert cli.main(command) == 2 and f"{folder / 'checkpoint'} is no checkpoint" in capsys.readouterr().err
+    (folder / "checkpoint").unlink()
+    os.mkfifo(folder / "checkpoint")
+    assert cli.main(command) == 2 and "not a regular file" in capsys.readouterr().err
 
 
 def test_every_path_is_the_exported_file(ledger: Path, get: Any, tmp_path: Path) -> None:
