@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from .errors import BitwitnessError
+from .errors import BitwitnessError, FoundWrong
 
 _LOG_KEYS = """
     SELECT keyid, (SELECT min(from_index) FROM key_revocations WHERE key = keys.entry),
@@ -30,6 +30,8 @@ def check_signers(connection: sqlite3.Connection, before: int, size: int, signer
         if size:
             raise WrongLogKey(f"the log key {keyid[:16]}… is not enrolled in this ledger")
     for keyid, (until, heir) in rows.items():
+        if heir is not None and until is None:
+            raise FoundWrong(f"the derived tables state no end of the log key {keyid[:16]}…; run `ledger rebuild`")
         if heir is not None and before <= until < size and not {keyid, heir} <= signing:
             raise WrongLogKey(
                 f"the log key {keyid[:16]}… was replaced by {heir[:16]}… at entry {until}: both sign the next "

@@ -21,7 +21,7 @@ from .admission import Admission
 from .append_rows import AppendRows
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Derivation
-from .errors import BitwitnessError
+from .errors import BitwitnessError, NoteError
 from .keys import Signer
 from .ledger_file import (
     LedgerDamaged,
@@ -293,7 +293,15 @@ class Ledger:
         query = "SELECT size, note FROM checkpoints ORDER BY id DESC LIMIT 1"
         with self._reporting():
             row = self._connection.execute(query).fetchone()
-        return None if row is None or row[0] < at_least else str(row[1])
+        if row is None or row[0] < at_least:
+            return None
+        try:
+            parse_checkpoint(parse_note(row[1]).text)
+        except NoteError as error:
+            raise LedgerDamaged(
+                self.path, f"its newest checkpoint cannot be read ({error}); run `ledger fsck`"
+            ) from None
+        return str(row[1])
 
     def newest_checkpoints(self, limit: int) -> list[tuple[int, str]]:
         """(size, note) of the newest stored checkpoints, newest first, at most `limit`."""

@@ -182,12 +182,20 @@ def _text(signed: str) -> str:
         return signed.rpartition("\n\n")[0] + "\n"
 
 
+def _check_identity(connection: sqlite3.Connection, path: Path) -> None:
+    found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+    if found != [_APPLICATION_ID, _VERSION]:
+        raise WitnessStateError(path, "not the memory of a witness of this version")
+
+
 def _open(path: Path) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
     except sqlite3.Error as error:
         raise WitnessStateError(path, str(error)) from None
     try:
+        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            _check_identity(connection, path)  # before anything of another program's file is changed
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
@@ -196,10 +204,8 @@ def _open(path: Path) -> sqlite3.Connection:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-        found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
         connection.execute("COMMIT")
-        if found != [_APPLICATION_ID, _VERSION]:
-            raise WitnessStateError(path, "not the memory of a witness of this version")
+        _check_identity(connection, path)
     except sqlite3.Error as error:
         connection.close()
         raise WitnessStateError(path, str(error)) from None

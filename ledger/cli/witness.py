@@ -31,7 +31,12 @@ PolicyOption = Annotated[
     Path | None, typer.Option("--policy", metavar="FILE", help="Watch the `log` lines of this tlog-policy file, too.")
 ]
 StateOption = Annotated[
-    Path, typer.Option("--state", metavar="FILE", help="Its memory, what it cosigned last; back it up, never reset it.")
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="FILE",
+        help="Its memory, what it cosigned last; back it up, never reset it. Else beside the key, w1.pem having w1.db.",
+    ),
 ]
 
 
@@ -41,7 +46,7 @@ def serve(
     name: NameOption,
     log: LogOption = None,
     policy: PolicyOption = None,
-    state: StateOption = Path("witness.db"),
+    state: StateOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8002,
 ) -> None:
@@ -54,7 +59,7 @@ def serve(
     """
     from .. import witness_server  # asyncio takes longer to import than a model to be verified
 
-    witness = Witness(name, load_key(key, "witness"), _logs(log, policy), state)
+    witness = _witness(name, key, _logs(log, policy), state)
     try:
         witness_server.run_server(witness, host, port)
     finally:
@@ -68,7 +73,7 @@ def sign(
     name: NameOption,
     log: LogOption = None,
     policy: PolicyOption = None,
-    state: StateOption = Path("witness.db"),
+    state: StateOption = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here, not to stdout.")] = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -78,7 +83,7 @@ def sign(
 
     Example: ledger witness sign request.txt --key witness.pem --name witness.example/w1 --log "$LOG_VKEY"
     """
-    witness = Witness(name, load_key(key, "witness"), _logs(log, policy), state)
+    witness = _witness(name, key, _logs(log, policy), state)
     try:
         answer = witness.add_checkpoint(read_file(request, MAX_REQUEST))
     finally:
@@ -94,6 +99,17 @@ def sign(
     elif out is None:
         sys.stdout.write(answer.body)
     output.note(f"cosigned by {witness.verifier.vkey}")
+
+
+def _witness(name: str, key: Path, logs: list[Verifier], state: Path | None) -> Witness:
+    """The witness, with a line for each log on what it remembers: an empty memory cosigns any tree."""
+    state = state or key.with_suffix(".db")
+    witness = Witness(name, load_key(key, "witness"), logs, state)
+    for origin in witness.origins:
+        newest = witness.newest(origin)
+        said = "nothing yet; if it has cosigned before, stop it and put its memory back"
+        output.note(f"memory {state}: of {origin} {said if newest is None else f'{newest[0]} entries are cosigned'}")
+    return witness
 
 
 class Refused(FoundWrong):

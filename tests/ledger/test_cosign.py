@@ -136,6 +136,16 @@ def test_by_file(project: Project, tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(project, "checkpoint", "--cosignature", str(given)) == 0
     report = verify_ledger(project.ledger_path, trust)
     assert report.witnessed == 8 and not report.faults
+    assert f"memory {state}: of {trust.origin} 8 entries are cosigned" in _signed_again(project, sign, capsys)
+    # Unless it is named the memory stands beside the key, wherever the command is given.
+    alone = [*sign[: sign.index("--state")], *sign[sign.index("--out") :]]
+    assert f"memory {tmp_path / 'w.db'}: of {trust.origin} nothing yet" in _signed_again(project, alone, capsys)
+
+
+def _signed_again(project: Project, sign: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    run(project, *sign)
+    return capsys.readouterr().err
 
 
 def test_a_rolled_back_log_is_told_by_its_witness(

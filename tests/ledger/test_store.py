@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -531,6 +532,28 @@ def test_an_edited_end_is_not_built_upon(path: Path) -> None:
     with pytest.raises(LedgerDamaged, match="entry 12 was edited"):
         Ledger.open(path, writable=True)
     Ledger.open(path).close()
+
+
+def test_a_checkpoint_that_cannot_be_read_says_what_to_do(path: Path) -> None:
+    small.create(path).close()
+    for number, note in enumerate(("", "x\n\n\u2014 a b\n", "x\n\n\u2014 a AAAAAAA=\n")):
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            raw.execute("INSERT INTO checkpoints (id, size, note) VALUES (?, 7, ?)", (number, note))
+        with Ledger.open(path) as ledger, pytest.raises(LedgerDamaged, match=r"newest checkpoint .* run `ledger fsck`"):
+            ledger.latest_checkpoint()
+
+
+def test_a_replaced_log_key_without_an_end_says_what_to_do(path: Path) -> None:
+    new = keys.Signer.from_seed("log", b"\x77" * 32)
+    with small.create(path) as ledger:
+        ledger.append([small.rotation("log", new)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        (trigger,) = raw.execute("SELECT sql FROM sqlite_schema WHERE name = 'key_revocations_no_delete'").fetchone()
+        raw.execute("DROP TRIGGER key_revocations_no_delete")
+        raw.execute("DELETE FROM key_revocations")
+        raw.execute(trigger)
+    with Ledger.open(path, writable=True) as ledger, pytest.raises(FoundWrong, match="run `ledger rebuild`"):
+        ledger.sign_checkpoint(small.SIGNERS["log"], new)
 
 
 def test_random_damage_gives_one_line(path: Path) -> None:

@@ -169,8 +169,10 @@ def test_foreign_state_files_and_keys(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as raw:
         raw.execute("CREATE TABLE t (x)")
+    before = path.read_bytes()
     with pytest.raises(WitnessStateError, match="not the memory"):
         Witness("w", SIGNER, [VERIFIER], path)
+    assert path.read_bytes() == before
     path.write_text("no database at all" * 100)
     with pytest.raises(WitnessStateError):
         Witness("w", SIGNER, [VERIFIER], path)
