@@ -13,10 +13,10 @@ import pytest
 
 from bitwitness.ledger import checkpoint, fork, keys, merkle, note
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.proof_file import verify_proof
 from bitwitness.ledger.prove import prove
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.tile_export import export_tiles
-from bitwitness.ledger.verify import verify_proof
 
 from . import outside
 from . import small_ledger as small
