@@ -86,7 +86,7 @@ class Derivation:
             if not entry.kind.chained:
                 digest = hashlib.sha256(entry.envelope.payload).hexdigest()
                 self._insert("payloads", digest=digest, entry=index)
-            _ROWS[kind](self, index, entry.leaf_hash.hex(), predicate)
+            ROWS[kind](self, index, entry.leaf_hash.hex(), predicate)
             self._log(index, entry, predicate)
         except sqlite3.IntegrityError as error:
             raise _conflict(str(error), kind, predicate) from None
@@ -143,8 +143,8 @@ class Derivation:
             return
         steps, self._steps = self._steps, []
         try:
-            many_rows.insert(self._connection, "steps", _STEP, [row for row, _log, _predicate in steps])
-            many_rows.insert(self._connection, "log", _LOG, [row for _step, row, _predicate in steps])
+            many_rows.insert(self._connection, "steps", STEP_COLUMNS, [row for row, _log, _predicate in steps])
+            many_rows.insert(self._connection, "log", LOG_COLUMNS, [row for _step, row, _predicate in steps])
         except sqlite3.IntegrityError as error:
             raise _conflict(str(error), "step", self._refused(steps)) from None
 
@@ -425,13 +425,13 @@ MOST_WAITING = 128
 PATIENCE = 0.2
 """Where no rows have been written for so many seconds, an append writes all that wait and its own."""
 
-_STEP = (
+STEP_COLUMNS = (
     "run", "step", "entry", "loss", "norm", "learning_rate", "loss_bits", "norm_bits", "learning_rate_bits", "tokens",
     "seconds", "time", "weights",
 )  # fmt: skip
 # Of hex digits that the kind's schema has checked: one NaN, which SQLite makes NULL.
 _DOUBLES, _SINGLE = struct.Struct(">dd").unpack, struct.Struct(">f").unpack
-_LOG = ("entry", "kind", "signer", "run", "seq")
+LOG_COLUMNS = ("entry", "kind", "signer", "run", "seq")
 
 _Rows = Callable[[Derivation, int, str, Json], None]
 
@@ -440,7 +440,7 @@ def _event(kind: str) -> _Rows:
     return lambda derivation, index, leaf_hash, predicate: derivation._event_rows(index, kind, predicate)
 
 
-_ROWS: dict[str, _Rows] = {
+ROWS: dict[str, _Rows] = {
     "key": Derivation._key_rows,
     "dataset": Derivation._dataset_rows,
     "run": Derivation._run_rows,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..store import Ledger
 from .links import Links
+from .signed_rows import SignedRows
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,27 @@ class Asked:
         cursor = self.ledger.connection.execute(sql, parameters)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    @cached_property
+    def signed(self) -> SignedRows:
+        """Rows as their entries have them."""
+        return SignedRows(self.ledger)
+
+    def records(self, table: str, sql: str, *parameters: Any, **expected: Any) -> list[dict[str, Any]]:
+        """All rows of a query of a derived table, as their entries have them (SignedRows.rows)."""
+        return self.signed.rows(table, self.rows(sql, *parameters), **expected)
+
+    def record(self, table: str, sql: str, *parameters: Any, **expected: Any) -> dict[str, Any] | None:
+        """The first of them."""
+        return self.signed.row(table, self.row(sql, *parameters), **expected)
+
+    def given(self, index: int, table: str) -> dict[str, Any]:
+        """The row that entry `index` gives to a table. Raises NotHere where the tables lead to no such entry."""
+        found = self.signed.of(index, table)
+        if not found:
+            self.signed.expect(0, 1)
+            raise NotHere(f"The tables of this ledger lead to entry {index} for what it is not: `ledger fsck`.")
+        return found[0]
 
     def row(self, sql: str, *parameters: Any) -> dict[str, Any] | None:
         """The first row of a query."""

@@ -86,11 +86,11 @@ def evidence(asked: Asked, index: int) -> Evidence:
     data = ledger.entry(index)
     envelope = open_envelope(data)
     kind = kind_of(envelope.statement)
-    signer = asked.row("SELECT * FROM keys WHERE keyid = ?", envelope.keyid)
-    logged = asked.row("SELECT run, seq FROM log WHERE entry = ?", index)
+    signer = asked.record("keys", "SELECT * FROM keys WHERE keyid = ?", envelope.keyid, keyid=envelope.keyid)
+    logged = asked.record("log", "SELECT entry, run, seq FROM log WHERE entry = ?", index)
     run = next_in_run = None
     if logged and logged["run"] is not None:
-        run = asked.row("SELECT entry, name, hash FROM runs WHERE entry = ?", logged["run"])
+        run = asked.record("runs", "SELECT entry, name, hash FROM runs WHERE entry = ?", logged["run"])
         if logged["seq"] is not None:
             query = "SELECT entry FROM log WHERE run = ? AND seq = ?"
             next_in_run = asked.value(query, logged["run"], logged["seq"] + 1)
@@ -123,12 +123,13 @@ def trusted(asked: Asked) -> tuple[Trust, bool]:
         else:
             if trust.origin == asked.ledger.origin:
                 return trust, True
-    root = asked.value("SELECT public FROM keys WHERE role = 'root' ORDER BY entry LIMIT 1")
-    log = asked.value("SELECT public FROM keys WHERE role = 'log' ORDER BY entry DESC LIMIT 1")
+    query = "SELECT * FROM keys WHERE role = ? ORDER BY entry"
+    root = asked.record("keys", query + " LIMIT 1", "root", role="root")
+    log = asked.record("keys", query + " DESC LIMIT 1", "log", role="log")
     if root is None or log is None:
         raise NotHere("This ledger has not enrolled its root and log keys yet.")
     origin = asked.ledger.origin
-    return Trust(origin, Verifier(origin, PublicKey.from_hex(log)), PublicKey.from_hex(root)), False
+    return Trust(origin, Verifier(origin, PublicKey.from_hex(log["public"])), PublicKey.from_hex(root["public"])), False
 
 
 def proof_file(asked: Asked, index: int) -> bytes:

@@ -1,90 +1,108 @@
-"""Rows of the derived tables with their numbers taken from the entries that they come from.
+"""Rows of the derived tables with their values taken from the entries that they come from.
 
-Whoever can write the file can edit a table, and an edited number must not stand on a page as if it had been signed. So
-what pages show of single steps and evals is read from the entry of each row, and a row that says otherwise is marked.
+Whoever can write the file can edit a table, and an edited value must not stand on a page as if it had been signed. So
+the tables only tell pages which entries there are: what is shown of each is made anew from its bytes (entry_rows.py),
+and a page on which a row said otherwise, or led to no such entry, says so at its top. Whoever edits the tables can hide
+a record from the pages, which `ledger fsck` finds, and change none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import jcs
-from ..entries import kind_of
-from ..envelope import open_envelope
-from ..errors import BitwitnessError
+from ..entry_rows import EntryRows, Given
+from ..store import Ledger
 from ..verify import Check
-from .answers import Asked
-from .evidence import Evidence
+
+if TYPE_CHECKING:
+    from .answers import Asked
+    from .evidence import Evidence
+
+Row = dict[str, Any]
 
 DIFFERS = "the derived tables differ from the signed entry: they were edited, see `ledger fsck`"
 
 
-def steps(asked: Asked, run: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of `steps` of the run with this hash, with the signed values; ``edited`` says which row had others."""
-    return [_signed(asked, run, "step", row) for row in rows]
+# Columns that a row gets besides its own: (its column that names another entry, the table of that, the column there).
+_SIGNERS = ("auditor", "publisher", "signer", "trainer")
+_JOINED = {
+    "run_name": (("run",), "runs", "name"),
+    "keyid": (_SIGNERS, "keys", "keyid"),
+    "role": (_SIGNERS, "keys", "role"),
+    "key_name": (_SIGNERS, "keys", "name"),
+}
 
 
-def evals(asked: Asked, run: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As `steps`, of rows of `evals`."""
-    return [_signed(asked, run, "eval", row) for row in rows]
+class SignedRows:
+    """Rows of one ledger, at one moment of it, as its entries have them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._entries = EntryRows(ledger)
+        self.edited = 0
+        """How many rows said something else than their entry, led to none, or were missing."""
+
+    def entry(self, index: int | None, kind: str) -> Given | None:
+        """Entry `index`, if it is of this kind."""
+        found = None if index is None else self._entries.of(index)
+        return found if found is not None and found.kind == kind else None
+
+    def rows(self, table: str, rows: Iterable[Row], **expected: Any) -> list[Row]:
+        """Rows with an `entry` column, as their entries have them; without those that are of no such entry.
+
+        Each gets the name of its run (`run_name`), and `keyid`, `key_name` and `role` of the key that signed it;
+        `edited` says whether the table had other values. `expected` are columns that each row must have, such as the
+        run whose rows were asked for.
+        """
+        found = []
+        for row in rows:
+            made = self._made(table, row, expected)
+            if made is not None:
+                found.append(made)
+        return found
+
+    def row(self, table: str, row: Row | None, **expected: Any) -> Row | None:
+        """The same of one row, or None."""
+        found = [] if row is None else self.rows(table, [row], **expected)
+        return found[0] if found else None
+
+    def of(self, index: int, table: str, rows: Sequence[Row] | None = None) -> list[Row]:
+        """All rows that entry `index` gives to a table, of which `rows` is what the table has."""
+        given = self._entries.of(index)
+        found = [] if given is None else [dict(row) for row in given.tables.get(table, ())]
+        self.edited += rows is not None and list(rows) != found
+        return found
+
+    def expect(self, counted: int, stated: int) -> None:
+        """Hold a number of rows against what a signed entry says that there are."""
+        self.edited += abs(counted - stated)
+
+    def _made(self, table: str, row: Row, expected: Mapping[str, Any]) -> Row | None:
+        given = self._entries.of(row["entry"])
+        made = None if given is None else next(iter(given.tables.get(table, ())), None)
+        if made is None or any(made[name] != value for name, value in expected.items()):
+            self.edited += 1
+            return None
+        values = {name: value for name, value in made.items() if name in row}
+        differs = any(row[name] != value for name, value in values.items())
+        self.edited += differs
+        joined = {name: self._joined(made, name) for name in _JOINED if name not in made}
+        return {**row, **values, **joined, "edited": differs}
+
+    def _joined(self, made: Row, name: str) -> Any:
+        columns, table, column = _JOINED[name]
+        index = next((made[one] for one in columns if made.get(one) is not None), None)
+        other = [] if index is None else self.of(index, table)
+        return other[0][column] if other else None
 
 
-def step_page(found: Evidence, row: Mapping[str, Any], step: int) -> Evidence:
-    """The evidence for a step, with whether the row that led to it says what it does. ``row`` is one of `steps`."""
-    return _judged(found, row["edited"] or row["step"] != step)
-
-
-def dataset_page(found: Evidence, row: Mapping[str, Any]) -> Evidence:
-    """As `step_page`, of a dataset."""
-    if found.kind != "dataset":
-        return _judged(found, True)
-    said = found.predicate
-    signed = {
-        name: said.get(name) for name in ("name", "documents", "tokens", "bytes", "visibility", "license", "time")
-    }
-    signed |= {"root": said["dataset"]["root"], "size": said["dataset"]["size"]}
-    signed |= {"tokenizer": said["tokenizer"]["name"], "vocabulary": said["tokenizer"]["vocabulary"]}
-    return _judged(found, _differs(row, signed))
-
-
-def audit_page(
-    found: Evidence, row: Mapping[str, Any], run: Mapping[str, Any], units: Sequence[Mapping[str, Any]]
-) -> Evidence:
-    """As `step_page`, of an audit with its units."""
-    if found.kind != "audit":
-        return _judged(found, True)
-    said = found.predicate
-    signed = {name: said[name] for name in ("basis", "result", "steps")} | {"time": said["observed"]["time"]}
-    differs = _differs(row, signed) or run["hash"] != said["run"] or len(units) != len(said["units"])
-    for unit, stated in zip(units, said["units"], strict=False):
-        partial = "part" in stated and stated["outcome"] == "match"
-        whole = {name: stated.get(name) for name in ("first", "last", "cause", "reason")}
-        differs = differs or _differs(unit, whole | {"outcome": "partial" if partial else stated["outcome"]})
-    return _judged(found, differs)
-
-
-def version_page(
-    asked: Asked,
-    found: Evidence,
-    row: Mapping[str, Any],
-    run: Mapping[str, Any],
-    files: Sequence[Mapping[str, Any]],
-    words: Sequence[Mapping[str, Any]],
-) -> Evidence:
-    """As `step_page`, of a release with its files and with what was said of it."""
-    if found.kind != "release":
-        return _judged(found, True)
-    said = found.predicate
-    signed = {name: said.get(name) for name in ("model", "version", "step", "state", "dtype", "license", "time")}
-    differs = _differs(row, signed | {"weights": said["weights"]["root"]}) or run["hash"] != said["run"]
-    differs = differs or [{name: file[name] for name in ("name", "sha256", "bytes")} for file in files] != said["files"]
-    for word in words:
-        spoken = open_envelope(asked.ledger.entry(word["entry"])).statement["predicate"]
-        stated = {name: spoken.get(name) for name in ("statement", "alias", "reason", "policy", "time")}
-        differs = differs or spoken.get("release") != found.leaf_hash or _differs(word, stated)
-    return _judged(found, differs)
+def judged(asked: Asked, found: Evidence) -> Evidence:
+    """The evidence with one check more, when all rows of a page are read: where one differs it is not `verified`."""
+    differs = asked.signed.edited > 0
+    said = DIFFERS if differs else "the rows of the derived tables say what the entry does"
+    return replace(found, checks=(*found.checks, Check("tables", not differs, said)))
 
 
 def sources(asked: Asked, found: Evidence) -> list[dict[str, Any]]:
@@ -94,72 +112,9 @@ def sources(asked: Asked, found: Evidence) -> list[dict[str, Any]]:
         index = asked.ledger.find(bytes.fromhex(item["release"]))
         if index is None:
             continue  # no ledger takes a release without its sources; fsck tells where one is gone
-        said = open_envelope(asked.ledger.entry(index)).statement["predicate"]
-        run = asked.row("SELECT name FROM runs WHERE hash = ?", said["run"])
+        release = asked.given(index, "releases")
+        run = asked.given(release["run"], "runs")
         factor = f"{jcs.f32_from_hex(item['factor']):g}" if "factor" in item else None
-        named = {name: said[name] for name in ("model", "version", "step")}
-        shown.append({**named, "entry": index, "run": None if run is None else run["name"], "factor": factor})
+        named = {name: release[name] for name in ("model", "version", "step")}
+        shown.append({**named, "entry": index, "run": run["name"], "factor": factor})
     return shown
-
-
-def _judged(found: Evidence, differs: bool) -> Evidence:
-    """The evidence with one check more: a page whose rows differ from the entry says so where it says `verified`."""
-    said = DIFFERS if differs else "the rows of the derived tables say what the entry does"
-    return replace(found, checks=(*found.checks, Check("tables", not differs, said)))
-
-
-def _differs(row: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
-    return any(row[name] != value for name, value in signed.items())
-
-
-def _signed(asked: Asked, run: str, kind: str, row: dict[str, Any]) -> dict[str, Any]:
-    try:
-        statement = open_envelope(asked.ledger.entry(row["entry"])).statement
-        said = statement["predicate"]
-        if kind_of(statement) != kind or said["run"] != run:
-            raise KeyError
-        values = _of_step(said) if kind == "step" else _of_eval(said)
-    except (BitwitnessError, KeyError):
-        # Not the entry of such a row at all: none of its numbers is signed.
-        unknown = dict.fromkeys((*_STEP, *_EVAL)).items()
-        return {**row, **{name: value for name, value in unknown if name in row and name != "step"}, "edited": True}
-    return {**row, **values, "edited": any(row[name] != value for name, value in values.items())}
-
-
-_STEP = (
-    "loss", "loss_bits", "norm", "norm_bits", "learning_rate", "learning_rate_bits", "tokens", "seconds", "weights"
-)  # fmt: skip
-_EVAL = ("name", "mean", "mean_bits", "tokens")
-
-
-def _of_step(said: Mapping[str, Any]) -> dict[str, Any]:
-    computed, rate = said["computed"], said["computed"]["scalars"].get("learning_rate")
-    microseconds = said["observed"].get("seconds_us")
-    return {
-        "step": computed["step"],
-        "loss": _real(jcs.f64_from_hex(computed["loss"])),
-        "loss_bits": computed["loss"],
-        "norm": _real(jcs.f64_from_hex(computed["norm"])),
-        "norm_bits": computed["norm"],
-        "learning_rate": None if rate is None else _real(jcs.f32_from_hex(rate)),
-        "learning_rate_bits": rate,
-        "tokens": computed["tokens"],
-        "seconds": None if microseconds is None else microseconds / 1e6,
-        "weights": computed["weights"]["root"],
-    }
-
-
-def _of_eval(said: Mapping[str, Any]) -> dict[str, Any]:
-    computed = said["computed"]
-    return {
-        "step": said["step"],
-        "name": said["dataset"]["name"],
-        "mean": _real(jcs.f64_from_hex(computed["mean"])),
-        "mean_bits": computed["mean"],
-        "tokens": computed["tokens"],
-    }
-
-
-def _real(value: float) -> float | None:
-    """As SQLite keeps it: it has no NaN."""
-    return None if value != value else value

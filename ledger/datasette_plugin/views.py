@@ -41,20 +41,22 @@ def links_of(datasette: Any) -> Links | None:
     return None if attached is None else _links(datasette, attached)
 
 
-def page_response(page: Page, links: Links, origin: str, proven: int = 0) -> Any:
+def page_response(page: Page, links: Links, origin: str, proven: int = 0, edited: int = 0) -> Any:
     """An HTML response that may load nothing but our style sheet and icon.
 
-    Entries before `proven` are under a signed checkpoint, so that they have a proof to link to.
+    Entries before `proven` are under a signed checkpoint, so that they have a proof to link to. `edited` is how many
+    rows of the derived tables behind the page are not what the entries give.
     """
     frame = {"to": links, "title": page.title, "section": page.section, "log_origin": origin, "proven": proven}
+    frame["edited"] = edited
     context = {**page.context, **frame}
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": PAGE_POLICY}
     return Response.html(render(page.template, context), status=page.status, headers=headers)
 
 
-def not_found(links: Links, message: str, origin: str = "") -> Any:
+def not_found(links: Links, message: str, origin: str = "", edited: int = 0) -> Any:
     page = Page("message.html", "Not found", "", {"message": message, "detail": ""}, status=404)
-    return page_response(page, links, origin)
+    return page_response(page, links, origin, edited=edited)
 
 
 def _handler(attached: Attached, view: View) -> Callable[..., Awaitable[Any]]:
@@ -85,12 +87,14 @@ def _answer(
         # A connection for each page: opening takes a fraction of a millisecond, and none is shared by threads.
         with Ledger.open(attached.path) as ledger, ledger.snapshot():
             origin = ledger.origin
-            answer = view(Asked(ledger, links, parts, query, address))
+            asked = Asked(ledger, links, parts, query, address)
+            try:
+                answer = view(asked)
+            except NotHere as missing:
+                return not_found(links, missing.message, origin, asked.signed.edited)
             # Rendered inside, so that what a template asks for is of the same moment.
             if isinstance(answer, Page):
-                return page_response(answer, links, origin, _proven(ledger))
-    except NotHere as missing:
-        return not_found(links, missing.message, origin)
+                return page_response(answer, links, origin, _proven(ledger), asked.signed.edited)
     except BitwitnessError as error:
         return page_response(_unreadable(error, attached), links, origin)
     if isinstance(answer, Moved):

@@ -361,41 +361,126 @@ def test_an_edited_entry_is_called_wrong(project: Project, tmp_path: Path) -> No
     assert "the signature is not by key" in leaf_too.text
 
 
-def test_edited_tables_are_not_shown_as_signed(project: Project, tmp_path: Path) -> None:
-    """Numbers of steps and evals are the entries'; a page says where tables differ, and that its chart is theirs."""
+ALARM = "The derived tables of this ledger were edited"
+LIE, NUMBER = "what-mallory-wrote", 987_654_321
+EDITS = {
+    "runs": ("seed", "code", "weights", "state", "arithmetic", "planned_steps", "time"),
+    "run_events": ("reason", "kind", "time"),
+    "steps": ("weights", "tokens", "time"),
+    "states": ("state", "bytes"),
+    "evals": ("name", "tokens"),
+    "audits": ("result", "basis", "steps", "transcript", "seed", "time"),
+    "audit_units": ("outcome", "cause", "reason", "last"),
+    "audit_intents": ("samples", "time"),
+    "rechecks": ("result", "reason", "steps"),
+    "datasets": ("root", "tokens", "bytes", "license", "tokenizer", "visibility", "time"),
+    "run_datasets": ("name", "role"),
+    "keys": ("name", "role", "public", "time"),
+    "key_revocations": ("from_index", "time"),
+    "releases": ("license", "dtype", "weights", "time"),
+    "release_files": ("name", "bytes"),
+    "endorsements": ("reason", "time"),
+    "log": ("kind",),
+}
+
+
+def editable(project: Project, tmp_path: Path) -> Path:
+    """A copy of the ledger, with the pinned keys beside it, whose triggers are gone."""
     path = tmp_path / "ledger.db"
     shutil.copy(project.ledger_path, path)
-    name = "demo"
-    sound = ask(path, f"/runs/{name}").text
-    assert "Drawn from the derived tables" in sound and "tables edited" not in sound
-    assert re.search(r"tokens/s <span class=\"dim\">of the newest [0-9]+ steps", sound)
-    with sqlite3.connect(path) as connection:
-        query = "SELECT entry, step FROM steps WHERE run = (SELECT entry FROM runs WHERE name = ?) ORDER BY step DESC"
-        (_, last), (other, _) = connection.execute(query, (name,)).fetchmany(2)
-    before = ask(path, f"/runs/{name}/steps/{last}").text
-    assert "record verified" in before and "tables edited" not in before
+    shutil.copy(project.trust_path, tmp_path)
     with sqlite3.connect(path) as connection:
         for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("UPDATE steps SET loss = 0.1, norm = 0.2")
-        connection.execute("UPDATE evals SET mean = 0.3")
-    edited = ask(path, f"/runs/{name}/steps/{last}").text
-    assert "record WRONG" in edited and "record verified" not in edited
-    assert not re.search("0[.][123]000", edited)
-    for page in (f"/runs/{name}", f"/runs/{name}/steps?from={last}"):
-        text = ask(path, page).text
-        assert "tables edited" in text and not re.search("<td[^>]*>0[.][123]000|<dd[^>]*>0[.][123]000", text)
-    assert not re.search("<td[^>]*>0[.][123]000", ask(path, "/runs").text)
-    # A row that leads to the entry of another step is no proof of this one.
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE steps SET entry = -1 WHERE entry = ?", (other,))
-        connection.execute("UPDATE steps SET entry = ? WHERE step = ?", (other, last))
     connection.close()
-    assert "record WRONG" in ask(path, f"/runs/{name}/steps/{last}").text
+    return path
+
+
+def edit(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def test_what_pages_show_is_the_entries_whatever_the_tables_say(project: Project, tmp_path: Path) -> None:
+    path = editable(project, tmp_path)
+    with sqlite3.connect(path) as connection:
+        (audit,) = connection.execute("SELECT max(audit) FROM rechecks").fetchone()
+        (dataset,) = connection.execute("SELECT min(entry) FROM datasets").fetchone()
+        (key,) = connection.execute("SELECT keyid FROM keys JOIN key_revocations ON key = keys.entry").fetchone()
+        types = {table: dict(c[1:3] for c in connection.execute(f"PRAGMA table_info({table})")) for table in EDITS}
+    pages = ["", "runs", "runs/demo", f"runs/{LONG_NAME}", "runs/demo/steps", "runs/demo/steps/20", "audits"]
+    pages += [f"audits/{audit}", "models", "models/demo-lm", "models/demo-lm/1", "datasets", f"datasets/{dataset}"]
+    pages += ["keys", f"keys/{key}", "entries", f"entries/{audit}"]
+    sound = {page: ask(path, f"/{page}").text for page in pages}
+    assert not any(ALARM in text for text in sound.values())
+    for table, columns in EDITS.items():
+        for column in columns:
+            edit(path, f"UPDATE {table} SET {column} = {NUMBER if types[table][column] == 'INTEGER' else repr(LIE)}")
+    for page in pages:
+        answer = ask(path, f"/{page}")
+        assert answer.status_code == 200 and ALARM in answer.text, page
+        shown = re.sub(r"<svg.*?</svg>", "", answer.text, flags=re.DOTALL)  # the chart, which says where it is from
+        assert LIE not in shown and f"{NUMBER:,}" not in shown and str(NUMBER) not in shown, page
+    assert "match" in ask(path, "/runs/demo").text and "deprecated" in ask(path, "/models/demo-lm").text
+
+
+def test_lists_show_the_signed_words_of_rows_that_say_others(project: Project, tmp_path: Path) -> None:
+    """A mismatch stays one, a run that halted has not ended, and an alias is not what another word becomes."""
+    path = editable(project, tmp_path)
+    edit(
+        path,
+        "UPDATE audits SET result = 'match'",
+        "UPDATE audit_units SET outcome = 'match'",
+        "UPDATE run_events SET kind = 'end', reason = NULL",
+        "UPDATE endorsements SET statement = 'alias', alias = 'best', reason = NULL WHERE statement = 'deprecated'",
+    )
+    for page in ("", "runs"):
+        text = ask(path, f"/{page}").text
+        assert "1 of 1 without match" in text and "halted: nan" in text
+    run = ask(path, f"/runs/{LONG_NAME}").text
+    assert "halted: nan" in run and re.search(r"Replayed, match</dt><dd[^>]*>3 of", run)
+    for page in ("models", "models/demo-lm", "models/demo-lm/1"):
+        assert ">best<" not in ask(path, f"/{page}").text
+
+
+@pytest.mark.parametrize("gone", ["steps WHERE step = 7", "states WHERE step = 40", "evals WHERE step = 20"])
+def test_a_record_of_a_run_that_is_missing_is_told(project: Project, tmp_path: Path, gone: str) -> None:
+    """The newest entry of a run signs how many come before it."""
+    path = editable(project, tmp_path)
+    assert ALARM not in ask(path, "/runs/demo").text
+    edit(path, f"DELETE FROM {gone} AND run = (SELECT entry FROM runs WHERE name = 'demo')")
+    assert ALARM in ask(path, "/runs/demo").text
+
+
+def test_rows_that_lead_elsewhere_are_no_records(project: Project, tmp_path: Path) -> None:
+    path = editable(project, tmp_path)
+    with sqlite3.connect(path) as connection:
+        query = "SELECT entry, step FROM steps WHERE run = (SELECT entry FROM runs WHERE name = 'demo') ORDER BY step"
+        (other, _), *_, (_, last) = connection.execute(query).fetchall()
+        (accused,) = connection.execute("SELECT max(entry) FROM audits").fetchone()
+    assert "record verified" in ask(path, f"/runs/demo/steps/{last}").text
+    edit(
+        path,
+        f"UPDATE steps SET entry = -1 WHERE entry = {other}",
+        f"UPDATE steps SET entry = {other} WHERE step = {last}",
+        f"UPDATE audits SET run = (SELECT entry FROM runs WHERE name = 'demo') WHERE entry = {accused}",
+    )
+    answer = ask(path, f"/runs/demo/steps/{last}")
+    assert answer.status_code == 404 and "which is not it" in answer.text
+    text = ask(path, "/runs/demo").text
+    assert ALARM in text and f"/audits/{accused}" not in text
+    # Names of entries that lead nowhere, or to each other, leave nothing to show.
+    edit(path, "UPDATE keys SET keyid = 'x' || keyid", "UPDATE runs SET hash = 'x' || hash, parent = entry")
+    for page in ("", "runs/demo", f"runs/{LONG_NAME}", f"audits/{accused}", "models/demo-lm/1", "keys", "entries/20"):
+        answer = ask(path, f"/{page}")
+        refused = answer.status_code == 500 and "This record cannot be shown" in answer.text
+        assert refused or (answer.status_code in (200, 404) and ALARM in answer.text), page
 
 
 @pytest.mark.parametrize(
-    ("page", "edit"),
+    ("page", "edits"),
     [
         ("models", "UPDATE releases SET dtype = 'BF16'"),
         ("models", "UPDATE release_files SET bytes = 1"),
@@ -405,20 +490,15 @@ def test_edited_tables_are_not_shown_as_signed(project: Project, tmp_path: Path)
         ("datasets", "UPDATE datasets SET tokens = 77"),
     ],
 )
-def test_a_badge_stands_beside_no_edited_row(project: Project, tmp_path: Path, page: str, edit: str) -> None:
-    path = tmp_path / "ledger.db"
-    shutil.copy(project.ledger_path, path)
+def test_a_badge_stands_beside_no_edited_row(project: Project, tmp_path: Path, page: str, edits: str) -> None:
+    path = editable(project, tmp_path)
     pattern = rf'href="(/{page}/[^"/]+/[0-9]+)"' if page == "models" else rf'href="(/{page}/[0-9]+)"'
     index = ask(path, f"/{page}").text
     if page == "models":
         index = ask(path, re.findall(r'href="(/models/[^"/]+)"', index)[0]).text
     address = re.findall(pattern, index)[-1]
     assert "say what the entry does" in ask(path, address).text
-    with sqlite3.connect(path) as connection:
-        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute(edit)
-    connection.close()
+    edit(path, edits)
     text = ask(path, address).text
     assert "record WRONG" in text and "were edited" in text and "record verified" not in text
 

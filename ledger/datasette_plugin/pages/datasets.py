@@ -12,19 +12,23 @@ def index(asked: Asked) -> Page:
         "datasets.html",
         "Datasets",
         "datasets",
-        {"datasets": asked.rows("SELECT * FROM datasets ORDER BY entry DESC LIMIT 500")},
+        {"datasets": asked.records("datasets", "SELECT * FROM datasets ORDER BY entry DESC LIMIT 500")},
     )
 
 
 def dataset(asked: Asked) -> Page:
     number = int(asked.parts["number"])
-    row = asked.row("SELECT * FROM datasets WHERE entry = ?", number)
+    row = asked.record("datasets", "SELECT * FROM datasets WHERE entry = ?", number)
     if row is None:
         raise NotHere(f"Entry {number} of this ledger is not a dataset.")
-    runs = asked.rows(
-        "SELECT runs.name, runs.entry, run_datasets.role, runs.time FROM run_datasets"
-        " JOIN runs ON runs.entry = run_datasets.run WHERE dataset = ? ORDER BY runs.entry DESC LIMIT 200",
+    runs = []
+    for run in asked.records(
+        "runs",
+        "SELECT entry, name, time FROM runs WHERE entry IN (SELECT run FROM run_datasets WHERE dataset = ?)"
+        " ORDER BY entry DESC LIMIT 200",
         number,
-    )
-    context = {"dataset": row, "runs": runs, "found": signed_rows.dataset_page(evidence(asked, number), row)}
-    return Page("dataset.html", row["name"], "datasets", context)
+    ):
+        used = asked.signed.of(run["entry"], "run_datasets")
+        runs += [{**run, "role": use["role"]} for use in used if use["dataset"] == number]
+    found = signed_rows.judged(asked, evidence(asked, number))
+    return Page("dataset.html", row["name"], "datasets", {"dataset": row, "runs": runs, "found": found})

@@ -8,6 +8,7 @@ from ...checkpoint import parse_checkpoint
 from ...note import parse_note
 from ..answers import Asked, Page
 from ..evidence import trusted
+from .keys import enrolled
 from .log import RECENT
 from .models import newest_models
 from .runs import summaries
@@ -34,11 +35,8 @@ def home(asked: Asked) -> Page:
             "runs": runs[:SHOWN_RUNS],
             "more_runs": len(runs) > SHOWN_RUNS,
             "models": newest_models(asked),
-            "keys": asked.rows(
-                "SELECT keys.*, (SELECT min(from_index) FROM key_revocations WHERE key = keys.entry) AS revoked"
-                " FROM keys ORDER BY entry LIMIT 12"
-            ),
-            "recent": asked.rows(RECENT + " LIMIT 8", size),
+            "keys": enrolled(asked, 12),
+            "recent": asked.records("log", RECENT + " LIMIT 8", size),
         },
     )
 

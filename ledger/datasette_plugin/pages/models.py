@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from .. import signed_rows
 from ..answers import Asked, NotHere, Page
 from ..evidence import evidence
 from ..strip import coverage_strip
-from .runs import audits_of, steps_of
+from .runs import audits_of, datasets_of, steps_of
 
 SHOWN = 200
 
 
-# Joined to `releases` (or `models`): what publishers say of a release now. Names are JSON, since one may hold a comma.
-_SAID = (
-    " (SELECT json_group_array(alias) FROM aliases WHERE aliases.release = {0}.entry) AS aliases,"
-    " (SELECT state FROM release_states WHERE release_states.release = {0}.entry) AS state"
-)
-
-
 def newest_models(asked: Asked) -> list[dict[str, Any]]:
     """The newest version of every model, with its run, in order of name."""
-    rows = asked.rows(
-        f"SELECT models.*, runs.name AS run_name, {_SAID.format('models')} FROM models"
-        " JOIN runs ON runs.entry = models.run ORDER BY model LIMIT ?",
-        SHOWN,
-    )
-    return [{**row, "aliases": sorted(json.loads(row["aliases"]))} for row in rows]
+    rows = asked.records("releases", "SELECT * FROM models ORDER BY model LIMIT ?", SHOWN)
+    return [{**row, **_said_of(asked, row["entry"])} for row in rows]
+
+
+def _said_of(asked: Asked, release: int) -> dict[str, Any]:
+    """What publishers say of a release now: the aliases that name it, and the word that took it back, if one did."""
+    aliases = [
+        row["alias"]
+        for row in asked.records(
+            "endorsements", "SELECT * FROM aliases WHERE release = ?", release, release=release, statement="alias"
+        )
+    ]
+    query = "SELECT entry, release, state AS statement, reason FROM release_states WHERE release = ?"
+    word = asked.record("endorsements", query, release, release=release)
+    return {"aliases": sorted(aliases), "state": None if word is None else word["statement"], "word": word}
 
 
 def index(asked: Asked) -> Page:
@@ -37,36 +38,42 @@ def index(asked: Asked) -> Page:
 
 def model(asked: Asked) -> Page:
     name = asked.parts["name"]
-    versions = asked.rows(
-        f"SELECT releases.*, runs.name AS run_name, keys.keyid, keys.name AS publisher_name, {_SAID.format('releases')}"
-        " FROM releases"
-        " JOIN runs ON runs.entry = releases.run JOIN keys ON keys.entry = releases.publisher"
-        " WHERE model = ? ORDER BY version DESC",
-        name,
+    versions = asked.records(
+        "releases", "SELECT * FROM releases WHERE model = ? ORDER BY version DESC", name, model=name
     )
     if not versions:
         raise NotHere(f"This ledger has no model named {name}.")
-    versions = [{**row, "aliases": sorted(json.loads(row["aliases"]))} for row in versions]
+    versions = [{**row, **_said_of(asked, row["entry"])} for row in versions]
     return Page("model.html", name, "models", {"name": name, "versions": versions})
 
 
 def version(asked: Asked) -> Page:
     name, number = asked.parts["name"], int(asked.parts["number"])
-    release = asked.row("SELECT * FROM releases WHERE model = ? AND version = ?", name, number)
+    query = "SELECT * FROM releases WHERE model = ? AND version = ?"
+    release = asked.record("releases", query, name, number, model=name, version=number)
     if release is None:
         raise NotHere(f"This ledger has no version {number} of a model named {name}.")
-    run = asked.row("SELECT * FROM runs WHERE entry = ?", release["run"])
-    if run is None:
-        raise NotHere("The run of this release is not in this ledger.")
-    audits, units = audits_of(asked, release["run"])
+    run = asked.given(release["run"], "runs")
+    audits, units, more_audits = audits_of(asked, release["run"])
     states = asked.rows("SELECT step FROM states WHERE run = ? ORDER BY step", release["run"])
     first, last = steps_of(asked, release["run"])
-    files = asked.rows("SELECT * FROM release_files WHERE release = ? ORDER BY position", release["entry"])
+    query = "SELECT * FROM release_files WHERE release = ? ORDER BY position"
+    files = asked.signed.of(release["entry"], "release_files", asked.rows(query, release["entry"]))
     found = evidence(asked, release["entry"])
-    words = asked.rows(
-        "SELECT endorsements.*, keys.keyid, keys.role, keys.name AS key_name FROM endorsements"
-        " JOIN keys ON keys.entry = signer WHERE release = ? ORDER BY endorsements.entry",
+    words = asked.records(
+        "endorsements",
+        "SELECT * FROM endorsements WHERE release = ? ORDER BY entry",
         release["entry"],
+        release=release["entry"],
+    )
+    said = _said_of(asked, release["entry"])
+    lineage = _lineage(asked, run, release["step"])
+    evals = asked.records(
+        "evals",
+        "SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry",
+        release["run"],
+        release["step"],
+        run=release["run"],
     )
     return Page(
         "version.html",
@@ -74,25 +81,18 @@ def version(asked: Asked) -> Page:
         "models",
         {
             "release": release,
-            "aliases": asked.rows(
-                "SELECT alias, entry FROM aliases WHERE release = ? ORDER BY alias", release["entry"]
-            ),
-            "state": asked.row("SELECT * FROM release_states WHERE release = ?", release["entry"]),
+            "aliases": said["aliases"],
+            "state": said["word"],
             "files": files,
             "sources": signed_rows.sources(asked, found),
-            "lineage": _lineage(asked, run, release["step"]),
+            "lineage": lineage,
             "audits": audits,
+            "more_audits": more_audits,
             "strip": coverage_strip(units, [state["step"] for state in states], start=first - 1, last=last),
             "outcomes": {unit.outcome for unit in units},
-            "evals": signed_rows.evals(
-                asked,
-                run["hash"],
-                asked.rows(
-                    "SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", release["run"], release["step"]
-                ),
-            ),
+            "evals": evals,
             "endorsements": words,
-            "found": signed_rows.version_page(asked, found, release, run, files, words),
+            "found": signed_rows.judged(asked, found),
         },
     )
 
@@ -102,22 +102,18 @@ def _lineage(asked: Asked, run: dict[str, Any], step: int) -> list[dict[str, Any
     line: list[dict[str, Any]] = []
     current: dict[str, Any] | None = run
     while current is not None and len(line) < 20:
-        taken = asked.row("SELECT entry, weights FROM steps WHERE run = ? AND step = ?", current["entry"], step)
+        entry = current["entry"]
+        query = "SELECT * FROM steps WHERE run = ? AND step = ?"
+        taken = asked.record("steps", query, entry, step, run=entry, step=step)
         line.append(
             {
                 "run": current,
                 "step": step,
                 "step_entry": taken["entry"] if taken else None,
                 "weights": taken["weights"] if taken else current["weights"] if step == 0 else None,
-                "datasets": asked.rows(
-                    "SELECT run_datasets.name, role, datasets.entry, documents, tokens, root, visibility"
-                    " FROM run_datasets JOIN datasets ON datasets.entry = run_datasets.dataset"
-                    " WHERE run = ? ORDER BY position",
-                    current["entry"],
-                ),
+                "datasets": datasets_of(asked, entry),
             }
         )
-        step = current["parent_step"]
-        parent = current["parent"]
-        current = None if parent is None else asked.row("SELECT * FROM runs WHERE entry = ?", parent)
+        step, parent = current["parent_step"], current["parent"]
+        current = None if parent is None else asked.given(parent, "runs")
     return line

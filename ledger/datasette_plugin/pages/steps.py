@@ -7,7 +7,7 @@ from typing import Any
 from .. import signed_rows
 from ..answers import Asked, Moved, NotHere, Page
 from ..evidence import evidence
-from .runs import find_run
+from .runs import find_run, units_over
 
 PER_PAGE = 100
 
@@ -33,17 +33,15 @@ def index(asked: Asked) -> Page | Moved:
     start = asked.number("from")
     if start is None:
         start = first or 1
-    rows = asked.rows(
-        "SELECT * FROM steps WHERE run = ? AND step >= ? ORDER BY step LIMIT ?", run["entry"], start, PER_PAGE
-    )
-    units = asked.rows(
-        "SELECT first, last, outcome, audit FROM audit_units JOIN audits ON audits.entry = audit"
-        " WHERE run = ? AND last >= ? AND first < ?",
+    rows = asked.records(
+        "steps",
+        "SELECT * FROM steps WHERE run = ? AND step >= ? ORDER BY step LIMIT ?",
         run["entry"],
         start,
-        start + PER_PAGE,
+        PER_PAGE,
+        run=run["entry"],
     )
-    rows = signed_rows.steps(asked, run["hash"], rows)
+    units = units_over(asked, run["entry"], start, start + PER_PAGE - 1)
     for row in rows:
         row["units"] = [unit for unit in units if unit["first"] <= row["step"] <= unit["last"]]
     return Page(
@@ -70,16 +68,16 @@ def step(asked: Asked) -> Page | Moved:
         if number == 0:
             return Moved(asked.links.entry(run["entry"]))
         raise NotHere(f"Run {run['name']} has no step {number} in this ledger.")
-    found = evidence(asked, row["entry"])
-    if found.kind != "step":
+    shown = asked.signed.row("steps", row, run=run["entry"], step=number)
+    if shown is None:
         raise NotHere(
-            f"The tables of this ledger name entry {row['entry']} for the step, which is none: `ledger fsck`."
+            f"The tables of this ledger name entry {row['entry']} for the step, which is not it: `ledger fsck`."
         )
-    (shown,) = signed_rows.steps(asked, run["hash"], [row])
-    found, row = signed_rows.step_page(found, shown, number), shown
+    around = _around(asked, run, shown)
+    found = signed_rows.judged(asked, evidence(asked, shown["entry"]))
     signed = found.predicate["computed"]["scalars"]
     scalars = [(SCALARS.get(name, name), signed[name]) for name in sorted(signed, key=_scalar_order)]
-    context = {"found": found, "scalars": scalars, **_around(asked, run, row)}
+    context = {"found": found, "scalars": scalars, **around}
     return Page("step.html", f"Step {number} of {run['name']}", "runs", context)
 
 
@@ -97,18 +95,11 @@ def _around(asked: Asked, run: dict[str, Any], row: dict[str, Any]) -> dict[str,
         "row": row,
         "previous": asked.value(near + "< ? ORDER BY step DESC LIMIT 1", entry, number),
         "next": asked.value(near + "> ? ORDER BY step LIMIT 1", entry, number),
-        "units": asked.rows(
-            "SELECT audit_units.*, audits.result FROM audit_units JOIN audits ON audits.entry = audit"
-            " WHERE run = ? AND first <= ? AND last >= ? ORDER BY audit",
-            entry,
-            number,
-            number,
-        ),
-        "evals": signed_rows.evals(
-            asked,
-            run["hash"],
-            asked.rows("SELECT * FROM evals WHERE run = ? AND step = ? ORDER BY entry", entry, number),
-        ),
-        "states": asked.rows("SELECT * FROM states WHERE run = ? AND step = ? ORDER BY entry", entry, number),
-        "releases": asked.rows("SELECT * FROM releases WHERE run = ? AND step = ? ORDER BY entry", entry, number),
+        "units": units_over(asked, entry, number, number),
+        **{
+            table: asked.records(
+                table, f"SELECT * FROM {table} WHERE run = ? AND step = ? ORDER BY entry", entry, number, run=entry
+            )
+            for table in ("evals", "states", "releases")
+        },
     }
