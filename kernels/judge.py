@@ -18,6 +18,7 @@ from typing import Any
 
 from bitwitness.kernels import _native, trace_file
 from bitwitness.kernels.errors import KernelError
+from bitwitness.kernels.trace_limits import Limits
 
 
 class NoReferee(KernelError):
@@ -60,15 +61,19 @@ def find_referee() -> Path:
     )
 
 
-def judge(file: Path, *, threads: int, program: Path | None = None) -> Judgement:
-    """Have the referee execute a trace file. Raises NoReferee, TraceFileError, KernelError where it could not."""
+def judge(file: Path, *, threads: int, program: Path | None = None, gib: int = 8, tera: int = 100) -> Judgement:
+    """Have the referee execute a trace file that takes at most so many GiB of memory and 10^12 multiply-adds.
+
+    Raises NoReferee, TraceFileError, TooMuch, KernelError where it could not.
+    """
     claims: dict[str, str] = {}
     try:
-        for action in trace_file.read(file).actions:
+        for action in trace_file.read(file, Limits.of(gib, tera, threads)).actions:
             claims |= action.get("claims", {})
     except OSError as error:
         raise KernelError(f"{file}: {(error.strerror or str(error)).lower()}") from None
-    command = [str(program or find_referee()), "--json", "--threads", str(threads), str(file)]
+    command = [str(program or find_referee()), "--json", "--threads", str(threads)]
+    command += ["--memory", str(gib), "--work", str(tera), str(file.absolute())]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -95,6 +95,32 @@ class Program:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a program takes, as its shapes tell. `work` is a float, since shapes may ask for any."""
+
+    work: float
+    """Multiply-adds of a run."""
+    temporary: int
+    """Bytes of its temporary buffers, each with memory of its own."""
+    scratch: int
+    """Bytes."""
+    outputs: int
+    """Operands that its calls write."""
+    chunks: int
+    """Of 64 KiB, in these."""
+
+
+def cost_of(program: Program, threads: int) -> Cost:
+    """The cost of a program on so many threads; nothing is allocated for it."""
+    index = {name: i for i, name in enumerate(program.buffers)}
+    buffers = _native_buffers(program.buffers, program.plan.offsets)
+    calls = [_native_call(call, index) for call in program.calls]
+    work, scratch, outputs, chunks = _native.program_cost(buffers, calls, threads)
+    temporary = sum(b.size * ELEMENT_BYTES[b.dtype] for b in program.buffers.values() if b.kind == "temp")
+    return Cost(work, temporary, scratch, outputs, chunks)
+
+
 class ProgramBuilder:
     """Collects buffers and calls; every call is checked when it is added."""
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, Program, ProgramBuilder
+from bitwitness.kernels.trace_limits import Limits, check, check_planning, memory_of_json, read_given
 
 SCRIPT_KEY = "bitwitness.trace/1"
 DTYPES: Mapping[str, Any] = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2")}
@@ -89,24 +90,30 @@ def program_of(value: Mapping[str, Any]) -> Program:
     buffers: dict[str, Buffer] = {}
     try:
         for item in value["buffers"]:
-            shape = tuple(item["shape"])
+            shape = _shape_of(item["shape"])
             buffers[item["name"]] = builder.buffer(item["name"], shape, item["dtype"], item["kind"])
         for item in value["calls"]:
             operator = OPERATORS.get(item["op"])
             if operator is None or operator.version != item["version"]:
                 raise TraceFileError(f"operator {item['op']!r} of version {item['version']!r} is not in this build")
-            views = [builder.view(buffers[v["buffer"]], v["offset"], tuple(v["shape"])) for v in item["operands"]]
+            views = [builder.view(buffers[v["buffer"]], v["offset"], _shape_of(v["shape"])) for v in item["operands"]]
             attributes = {
                 name: f32_of_hex(attribute) if operator.attributes.get(name) == "real" else attribute
                 for name, attribute in item["attributes"].items()
             }
             builder.call(item["op"], *views, **attributes)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise TraceFileError(f"a program is malformed: {error!r}") from error
     program = builder.build()
     if canonical(program_json(program)) != canonical(value):  # 1 is not true
         raise TraceFileError("a program is not in the form that it would be written in")
     return program
+
+
+def _shape_of(value: object) -> tuple[int, ...]:
+    if not _is_shape(value):
+        raise TraceFileError(f"a shape has at most 4 dimensions of 1 and more, and {MOST_ELEMENTS} elements")
+    return tuple(value)
 
 
 def bits(array: Array) -> Array:
@@ -144,12 +151,15 @@ def write(path: Path, file: TraceFile) -> None:
             out.write(part.data)
 
 
-def read(path: Path) -> TraceFile:
-    """Read a file and check every byte of its header. Raises TraceFileError."""
-    data = path.read_bytes()
+def read(path: Path, limits: Limits | None = None) -> TraceFile:
+    """Read a file and check every byte of its header. Raises TraceFileError, or TooMuch for one beyond ``limits``."""
+    limits = limits or Limits()
+    data = read_given(path, limits)
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length % 8 or length > min(len(data) - 8, MOST_HEADER):
         raise TraceFileError(f"{path}: the length of the header is no multiple of 8, or beyond the file or 64 MiB")
+    taken = len(data) + memory_of_json(data[8 : 8 + length])
+    limits.check_memory(taken, str(path))
     header = parse_canonical(data[8 : 8 + length].decode("latin-1").rstrip(" "), str(path))
     if not isinstance(header, dict):
         raise TraceFileError(f"{path}: the header must be an object")
@@ -159,7 +169,7 @@ def read(path: Path) -> TraceFile:
     if not isinstance(metadata, dict) or metadata.keys() != {SCRIPT_KEY} or not isinstance(metadata[SCRIPT_KEY], str):
         raise TraceFileError(f"{path}: the metadata must hold {SCRIPT_KEY} and nothing else")
     tensors = dict(_tensors(header, memoryview(data)[8 + length :], str(path)))
-    return _with_script(tensors, metadata[SCRIPT_KEY], str(path))
+    return _with_script(tensors, metadata[SCRIPT_KEY], str(path), limits.holding(taken))
 
 
 def parse_canonical(text: str, where: str) -> Any:
@@ -186,9 +196,9 @@ def _is_plain(value: object) -> bool:
     return type(value) is int and -(1 << 53) < value < 1 << 53
 
 
-def of_script(script: str, where: str) -> TraceFile:
-    """A file of this script alone, without the tensors that it loads. Raises TraceFileError."""
-    return _with_script({}, script, where)
+def of_script(script: str, where: str, limits: Limits) -> TraceFile:
+    """A file of this script alone, without the tensors that it loads. Raises TraceFileError, TooMuch."""
+    return _with_script({}, script, where, limits)
 
 
 def _tensors(header: Mapping[str, Any], data: memoryview, where: str) -> Iterator[tuple[str, Array]]:
@@ -208,13 +218,13 @@ def _tensors(header: Mapping[str, Any], data: memoryview, where: str) -> Iterato
         raise TraceFileError(f"{where}: {len(data) - at} bytes after the last tensor")
 
 
-def _is_shape(value: object) -> bool:
+def _is_shape(value: object) -> TypeGuard[list[int]]:
     if not isinstance(value, list) or not all(type(extent) is int and extent >= 1 for extent in value):
         return False
     return len(value) <= 4 and math.prod(value) <= MOST_ELEMENTS
 
 
-def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFile:
+def _with_script(tensors: dict[str, Array], script: str, where: str, limits: Limits) -> TraceFile:
     value = parse_canonical(script, where)
     if not isinstance(value, dict) or value.keys() != {"actions", "commitments", "programs", "slots"}:
         raise TraceFileError(f"{where}: the script must have actions, commitments, programs and slots")
@@ -229,6 +239,7 @@ def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFil
         slots.append(Slot(str(slot["name"]), slot["dtype"], tuple(slot["shape"])))
     if len({slot.name for slot in slots}) < len(slots) or not all(NAME.fullmatch(slot.name) for slot in slots):
         raise TraceFileError(f"{where}: every slot has a name of its own, of A-Z a-z 0-9 . _ / -")
+    check_planning(value["programs"], limits, where)
     programs = [program_of(program) for program in value["programs"]]
     file = TraceFile(tensors, slots, programs, value["commitments"], value["actions"])
     memory = {slot.name: slot for slot in slots}
@@ -238,6 +249,7 @@ def _with_script(tensors: dict[str, Array], script: str, where: str) -> TraceFil
     for number, action in enumerate(file.actions):
         if not _is_action(action, file, memory):
             raise TraceFileError(f"{where}: action {number} is not one that docs/formats/trace.md has")
+    check(file, limits, where)
     return file
 
 

@@ -19,6 +19,7 @@ from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.trace import Place, Trace, chunk_hashes, outline, script_leaf, tree_root
 from bitwitness.kernels.trace_file import CHUNK_BYTES, DTYPES, Array, TraceFile, canonical, parse_canonical
+from bitwitness.kernels.trace_limits import Limits, memory_of_json, read_given
 
 FORMAT = "bitwitness.step-trace/1"
 TRACE, STEP, VALUES = "trace.json", "step.safetensors", "values.safetensors"
@@ -72,20 +73,26 @@ def write(folder: Path, file: TraceFile, trace: Trace, values: Mapping[int, Arra
         raise TraceRecordError(f"{folder}: the trace could not be written: {error.strerror}") from None
 
 
-def read(path: Path) -> TraceRecord:
-    """Read a folder, or a trace.json alone, and check that it holds together. Raises KernelError."""
+def read(path: Path, limits: Limits | None = None) -> TraceRecord:
+    """Read a folder, or a trace.json alone, and check that it holds together; none of its files beyond ``limits``.
+
+    Raises KernelError.
+    """
+    limits = limits or Limits()
     folder = path if path.is_dir() else path.parent
-    text = _bytes(folder / TRACE if path.is_dir() else path).decode("latin-1").rstrip("\n")
-    value = parse_canonical(text, str(path))
+    data = _bytes(folder / TRACE if path.is_dir() else path, limits)
+    limits = limits.holding(memory_of_json(data))
+    limits.check_memory(0, str(path))
+    value = parse_canonical(data.decode("latin-1").rstrip("\n"), str(path))
     if not isinstance(value, dict) or value.keys() != {"about", "chunks", "format", "leaves", "root", "script"}:
         raise TraceRecordError(f"{path}: not a recorded step; `ledger trace` makes one")
     if value["format"] != FORMAT:
         raise TraceRecordError(f"{path}: format {value['format']!r} is not {FORMAT}, which this program reads")
     if not (isinstance(value["script"], str) and isinstance(value["about"], dict)):
         raise TraceRecordError(f"{path}: script is a string, about an object")
-    script = trace_file.of_script(value["script"], str(path))
+    script = trace_file.of_script(value["script"], str(path), limits)
     record = TraceRecord(value["about"], _trace(value, script, str(path)), script)
-    return _with_tensors(record, folder, path.is_dir())
+    return _with_tensors(record, folder, path.is_dir(), limits)
 
 
 def _trace(value: Mapping[str, Any], script: TraceFile, where: str) -> Trace:
@@ -116,18 +123,19 @@ def _trace(value: Mapping[str, Any], script: TraceFile, where: str) -> Trace:
     return trace
 
 
-def _with_tensors(record: TraceRecord, folder: Path, whole: bool) -> TraceRecord:
+def _with_tensors(record: TraceRecord, folder: Path, whole: bool, limits: Limits) -> TraceRecord:
     """Add inputs and values where they lie beside the trace; each must be what the leaves say."""
     file, values = None, {}
     if whole and (folder / STEP).exists():
-        file = trace_file.read(folder / STEP)
+        file = trace_file.read(folder / STEP, limits)
+        limits = limits.holding(sum(array.nbytes for array in file.tensors.values()))
         if file.script != record.script.script:
             raise TraceRecordError(f"{folder / STEP}: its script is not that of {TRACE}")
         for leaf, place in enumerate(record.places):
             if place is not None and place.tensor:
                 _check(file.tensors.get(place.tensor), record, leaf, f"{folder / STEP}: tensor {place.tensor}")
     if whole and (folder / VALUES).exists():
-        for name, array in trace_file.read(folder / VALUES).tensors.items():
+        for name, array in trace_file.read(folder / VALUES, limits).tensors.items():
             leaf = _leaf_of(name)
             if leaf not in record.trace.chunks:
                 raise TraceRecordError(f"{folder / VALUES}: {name} is no operator's output")
@@ -154,9 +162,9 @@ def _is_hash(value: object) -> bool:
     return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, limits: Limits) -> bytes:
     try:
-        return path.read_bytes()
+        return read_given(path, limits)
     except OSError as error:
         raise TraceRecordError(f"{path}: {(error.strerror or str(error)).lower()}; `ledger trace` makes one") from None
 

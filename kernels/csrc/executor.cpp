@@ -107,6 +107,52 @@ void check_call_spec(const std::vector<BufferSpec>& buffers, const CallSpec& cal
   }
 }
 
+namespace {
+
+// A worker's scratch begins a page after another's, so that no two write to one cache line.
+int64_t scratch_step(const Scratch& scratch) { return (scratch.per_worker + 4095) / 4096 * 4096; }
+
+void check_numbered(const std::vector<BufferSpec>& buffers, const std::vector<CallSpec>& calls, size_t c) {
+  try {
+    check_call_spec(buffers, calls[c]);
+  } catch (const ShapeError& error) {
+    throw ShapeError("call " + std::to_string(c) + ", " + error.what());
+  } catch (const KernelError& error) {
+    throw KernelError("call " + std::to_string(c) + ", " + error.what());
+  }
+}
+
+// The most that one of the calls so far wants.
+void widen(Scratch& most, const Call& call, int threads) {
+  if (call.op->scratch == nullptr) return;
+  const Scratch wanted = call.op->scratch(call, threads);
+  most.shared = std::max(most.shared, wanted.shared);
+  most.per_worker = std::max(most.per_worker, wanted.per_worker);
+}
+
+}  // namespace
+
+Cost cost_of(const std::vector<BufferSpec>& buffers, const std::vector<CallSpec>& calls, int threads) {
+  constexpr double kPerCall = 1 << 20, kPerElement = 128;  // reading, writing and hashing, counted in multiply-adds
+  Cost cost;
+  Scratch most;
+  for (size_t c = 0; c < calls.size(); ++c) {
+    check_numbered(buffers, calls, c);
+    const Call call = bound_shapes(calls[c]);
+    const Signature& signature = signature_of(*call.op);
+    cost.work += kPerCall + declared_work(*call.op, check_call(call));
+    for (size_t i = 0; i < signature.operands.size(); ++i) {
+      cost.work += kPerElement * static_cast<double>(call.size(static_cast<int>(i)));
+      if (signature.operands[i].direction == Direction::In) continue;
+      ++cost.outputs;
+      cost.chunks += chunk_count(call.size(static_cast<int>(i)) * bytes_of(signature.operands[i].dtype));
+    }
+    widen(most, call, threads);
+  }
+  cost.scratch = most.shared + scratch_step(most) * threads;
+  return cost;
+}
+
 Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>& calls, int64_t arena_bytes,
                    int threads)
     : buffers_(std::move(buffers)), nanoseconds_(calls.size()), threads_(threads) {
@@ -127,13 +173,7 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
   arena_ = allocate(arena_bytes);
   Scratch most;
   for (size_t c = 0; c < calls.size(); ++c) {
-    try {
-      check_call_spec(buffers_, calls[c]);
-    } catch (const ShapeError& error) {
-      throw ShapeError("call " + std::to_string(c) + ", " + error.what());
-    } catch (const KernelError& error) {
-      throw KernelError("call " + std::to_string(c) + ", " + error.what());
-    }
+    check_numbered(buffers_, calls, c);
     Call call = bound_shapes(calls[c]);
     for (size_t i = 0; i < calls[c].operands.size(); ++i) {
       const ViewSpec& view = calls[c].operands[i];
@@ -144,15 +184,10 @@ Executor::Executor(std::vector<BufferSpec> buffers, const std::vector<CallSpec>&
         call.operands[i].data = arena_.get() + buffers_[view.buffer].arena_offset + bytes;
       }
     }
-    if (call.op->scratch != nullptr) {
-      const Scratch wanted = call.op->scratch(call, threads);
-      most.shared = std::max(most.shared, wanted.shared);
-      most.per_worker = std::max(most.per_worker, wanted.per_worker);
-    }
+    widen(most, call, threads);
     calls_.push_back(call);
   }
-  // A page apart, so that no two workers write to one cache line.
-  scratch_bytes_ = (most.per_worker + 4095) / 4096 * 4096;
+  scratch_bytes_ = scratch_step(most);
   scratch_ = allocate(scratch_bytes_ * threads);
   shared_ = allocate(most.shared);
 }

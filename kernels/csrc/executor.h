@@ -47,6 +47,17 @@ struct Written {
 // Throws ShapeError or KernelError.
 void check_call_spec(const std::vector<BufferSpec>& buffers, const CallSpec& call);
 
+// What running a program takes, besides the memory of its buffers, as its shapes tell (docs/formats/trace.md).
+struct Cost {
+  double work = 0;         // of one run, in multiply-adds
+  int64_t scratch = 0;     // bytes
+  int64_t outputs = 0;     // operands that its calls write: leaves of a trace
+  int64_t chunks = 0;      // of 64 KiB in these
+};
+
+// The cost of a program on so many threads. Checks its calls as Executor does, and allocates nothing for them.
+Cost cost_of(const std::vector<BufferSpec>& buffers, const std::vector<CallSpec>& calls, int threads);
+
 class Executor {
  public:
   // Checks the whole program. Throws ShapeError or KernelError, naming the call.

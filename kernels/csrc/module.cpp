@@ -374,6 +374,12 @@ NB_MODULE(_native, m) {
   m.def("check_call", [](const std::vector<BufferTuple>& buffers, const CallTuple& call) {
     check_call_spec(parse_buffers(buffers), parse_call(call));
   });
+  m.def("program_cost", [](const std::vector<BufferTuple>& buffers, const std::vector<CallTuple>& calls, int threads) {
+    std::vector<CallSpec> specs;
+    for (const CallTuple& call : calls) specs.push_back(parse_call(call));
+    const Cost cost = cost_of(parse_buffers(buffers), specs, threads);
+    return std::tuple(cost.work, cost.scratch, cost.outputs, cost.chunks);
+  });
   nb::class_<Executor>(m, "Executor")
       .def(nb::new_(&make_executor), "buffers"_a, "calls"_a, "arena_bytes"_a, "threads"_a)
       .def("run", run_executor)

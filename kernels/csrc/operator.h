@@ -73,6 +73,10 @@ struct Operator {
   const char* footprint = "";
 
   const char* functions = "";  // of docs/arithmetic.md that the definition names: "exp, log"
+
+  // How many multiply-adds a call takes where these are more than its operands have elements, for those who must know
+  // before they run a file of somebody else's: a product of numbers, attributes and symbols. No part of the arithmetic.
+  const char* work = "";
 };
 
 }  // namespace bitwitness

@@ -1,5 +1,6 @@
 #include "signature.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <mutex>
@@ -290,6 +291,19 @@ std::map<std::string, int64_t> check_call(const Call& call) {
     }
   }
   return symbols;
+}
+
+double declared_work(const Operator& op, const std::map<std::string, int64_t>& symbols) {
+  const std::string text = op.work;
+  if (text.empty()) return 0;
+  double work = 1;  // beyond 64 bits for shapes that nothing runs on
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('*', begin), text.size());
+    const std::string factor = text.substr(begin, end - begin);
+    work *= static_cast<double>(Evaluator(factor, symbols).value());
+    begin = end + 1;
+  }
+  return work;
 }
 
 }  // namespace bitwitness

@@ -59,6 +59,9 @@ const char* name_of(AttributeKind kind);
 // Throws ShapeError or KernelError, naming operator, operand and what was expected.
 std::map<std::string, int64_t> check_call(const Call& call);
 
+// Multiply-adds of a call as its operator declares them, of the symbols that check_call returned; 0 where it does not.
+double declared_work(const Operator& op, const std::map<std::string, int64_t>& symbols);
+
 // Shapes of all operands, those with rank −1 in `call` inferred from the others and the attributes; empty where they do
 // not say. Throws like check_call for what is given.
 std::vector<std::vector<int64_t>> infer_shapes(const Call& call);

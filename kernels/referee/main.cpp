@@ -12,6 +12,7 @@
 
 #include "../csrc/errors.h"
 #include "../csrc/library.h"
+#include "limits.h"
 #include "replay.h"
 #include "trace_file.h"
 
@@ -33,7 +34,8 @@ constexpr const char* kUsage =
     "  --call RUN.CALL  print the hash of every 64 KiB chunk that this call writes, as `leaf OPERAND CHUNK HASH`\n"
     "  --json           one JSON object a line\n"
     "  --threads N      default: all processors; any number gives the same bits\n"
-    "  --memory GIB     refuse a file that needs more; default 8\n"
+    "  --memory GIB     refuse a file that takes more; default 8\n"
+    "  --work N         refuse a file that takes more than N times 10^12 multiply-adds; default 100\n"
     "  --version        print the instruction set, the compiler's flags and the operators, and leave\n"
     "\n"
     "Exit status: 0 done, 1 something is not what the file says it must be, 2 could not tell.\n"
@@ -41,7 +43,7 @@ constexpr const char* kUsage =
 
 struct Arguments {
   bitwitness::ReplayOptions options;
-  int64_t memory = int64_t{8} << 30;
+  bitwitness::Limits limits;
   std::string path;
 };
 
@@ -72,7 +74,9 @@ Arguments parse(int argc, char** argv) {
     } else if (word == "--threads") {
       arguments.options.threads = static_cast<int>(number(value(), "--threads", 1, 256));
     } else if (word == "--memory") {
-      arguments.memory = number(value(), "--memory", 1, 1 << 20) << 30;
+      arguments.limits.memory = number(value(), "--memory", 1, 1 << 20) << 30;
+    } else if (word == "--work") {
+      arguments.limits.work = 1e12 * static_cast<double>(number(value(), "--work", 1, 1000000000));
     } else if (word == "--call") {
       const std::string text = value();
       const size_t dot = text.find('.');
@@ -87,6 +91,7 @@ Arguments parse(int argc, char** argv) {
       arguments.path = word;
     }
   }
+  arguments.limits.threads = arguments.options.threads;
   if (arguments.path.empty()) throw bitwitness::KernelError("no file given; see --help");
   return arguments;
 }
@@ -109,7 +114,7 @@ int main(int argc, char** argv) {
     if (argc == 2 && std::strcmp(argv[1], "--version") == 0) return version();
     const Arguments arguments = parse(argc, argv);
     path = arguments.path + ": ";
-    const bitwitness::TraceFile file(arguments.path, arguments.memory);
+    const bitwitness::TraceFile file(arguments.path, arguments.limits);
     return bitwitness::Replay(file, arguments.options).perform() ? 0 : 1;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "referee: %snot enough memory\n", path.c_str());

@@ -3,12 +3,14 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 
 #include "../csrc/errors.h"
 #include "../csrc/library.h"
 #include "json.h"
+#include "limits.h"
 
 namespace bitwitness {
 namespace {
@@ -133,7 +135,7 @@ BufferKind kind_in(const Json& json) {
   throw KernelError("kind must be input, output, inout or temp");
 }
 
-TraceProgram program_in(const Json& json, int64_t* elements) {
+TraceProgram program_in(const Json& json) {
   json.only("a program", {"buffers", "calls"});
   TraceProgram program;
   Index names("buffer");
@@ -145,7 +147,6 @@ TraceProgram program_in(const Json& json, int64_t* elements) {
     names.add(name);
     if (kind != BufferKind::Temp) program.external.push_back(static_cast<int>(program.buffers.size()));
     program.buffers.push_back({name, kind, dtype_in(buffer.at("dtype")), shape_in(buffer.at("shape"), &size), 0});
-    if (kind == BufferKind::Temp) *elements += size;
   }
   for (const Json& call : json.at("calls").items("calls")) program.calls.push_back(call_in(call, names));
   return program;
@@ -191,13 +192,17 @@ void bind(Action& action, const TraceProgram& program, const std::vector<Slot>& 
 
 }  // namespace
 
-TraceFile::TraceFile(const std::string& path, int64_t memory) {
+TraceFile::TraceFile(const std::string& path, const Limits& limits) {
+  std::error_code none;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
+    throw KernelError("it is not a regular file");  // a FIFO would wait for ever, a device may never end
+  }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (file == nullptr) throw KernelError("it cannot be opened");
   if (std::fseek(file.get(), 0, SEEK_END) != 0) throw KernelError("it is not a regular file");
   const int64_t size = std::ftell(file.get());
   if (size < 8) throw KernelError("it is shorter than the length that it begins with");
-  if (size > memory) throw KernelError("it is larger than the memory allowed; see --memory");
+  limits.check_memory(static_cast<double>(size));
   content_ = allocate(size);
   std::rewind(file.get());
   if (std::fread(content_.get(), 1, static_cast<size_t>(size), file.get()) != static_cast<size_t>(size)) {
@@ -209,8 +214,12 @@ TraceFile::TraceFile(const std::string& path, int64_t memory) {
     throw KernelError("the length of its header is no multiple of 8, or beyond the file, or beyond 64 MiB");
   }
   const char* const data = content_.get() + 8 + header;
-  read_header({content_.get() + 8, static_cast<size_t>(header)}, data, size - 8 - static_cast<int64_t>(header));
-  read_script(memory - size);
+  const std::string_view text(content_.get() + 8, static_cast<size_t>(header));
+  const int64_t held = size + memory_of_json(text);
+  limits.check_memory(static_cast<double>(held));
+  read_header(text, data, size - 8 - static_cast<int64_t>(header));
+  read_script();
+  check_limits(*this, held, limits);
 }
 
 void TraceFile::read_header(std::string_view header, const char* data, int64_t bytes) {
@@ -241,28 +250,21 @@ void TraceFile::read_header(std::string_view header, const char* data, int64_t b
   script = script_;
 }
 
-void TraceFile::read_script(int64_t memory) {
+void TraceFile::read_script() {
   const Json json = Json::parse(script);
   json.only("the script", {"actions", "commitments", "programs", "slots"});
 
   Index tensor_names("tensor"), slot_names("slot");
   for (const FileTensor& tensor : tensors) tensor_names.add(tensor.name);
-  int64_t elements = 0;
-  const auto check_memory = [&] {
-    if (elements > memory / 4) throw KernelError("running it takes more memory than allowed; see --memory");
-  };
   for (const Json& slot : json.at("slots").items("slots")) {
     slot.only("a slot", {"dtype", "name", "shape"});
     Slot s{name_in(slot.at("name"), "slot"), dtype_in(slot.at("dtype")), {}, 0};
     s.shape = shape_in(slot.at("shape"), &s.elements);
-    elements += s.elements;
-    check_memory();
     slot_names.add(s.name);
     slots.push_back(s);
   }
   for (const Json& program : json.at("programs").items("programs")) {
-    programs.push_back(program_in(program, &elements));
-    check_memory();
+    programs.push_back(program_in(program));
   }
   for (const Json& commitment : json.at("commitments").items("commitments")) {
     commitments.push_back(commitment_in(commitment, slot_names, slots));

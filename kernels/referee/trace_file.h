@@ -10,6 +10,8 @@
 
 namespace bitwitness {
 
+struct Limits;
+
 struct FileTensor {
   std::string name;
   DType dtype;
@@ -64,9 +66,9 @@ struct Action {
 
 class TraceFile {
  public:
-  // Read and check a whole file. Throws KernelError where it is not exactly what the format page says, or where running
-  // it would take more than `memory` bytes.
-  TraceFile(const std::string& path, int64_t memory);
+  // Read and check a whole file. Throws KernelError where it is not exactly what the format page says, or where it takes
+  // more than is allowed.
+  TraceFile(const std::string& path, const Limits& limits);
 
   std::string_view script;  // the JSON text
   std::vector<FileTensor> tensors;
@@ -77,7 +79,7 @@ class TraceFile {
 
  private:
   void read_header(std::string_view header, const char* data, int64_t bytes);
-  void read_script(int64_t memory);
+  void read_script();
 
   std::string script_;
   Memory content_;

@@ -136,7 +136,10 @@ HEADS = {"heads": 2**52, "head_width": 4, "sign": 1}
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda s: s["slots"][0].update(shape=[2**40]), "more memory than allowed"),
+        (
+            lambda s: s["slots"].append({**s["slots"][0], "name": "x", "shape": [2**40]}),
+            "it takes 4097 GiB of memory, more than the 1 allowed",
+        ),
         (lambda s: s["slots"][0].update(shape=[2**40, 2**40]), "more than 2^40 elements"),
         (lambda s: s["slots"].append(s["slots"][0]), "slot params is declared twice"),
         (lambda s: s["programs"][0]["calls"][0].update(version=2), "embed of version 2 is not"),

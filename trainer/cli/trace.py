@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
+from bitwitness.kernels.trace_limits import Limits
 from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.errors import BitwitnessError
 
@@ -110,6 +111,17 @@ def _folder(place: Place, found: StepTrace) -> Path:
     return at / "traces" / (name if isinstance(place, LocalPlace) else f"{name}-{run[:16]}") / f"step-{found.step:08d}"
 
 
+MemoryOption = Annotated[
+    int, typer.Option("--memory", metavar="GIB", min=1, max=1 << 20, help="Refuse a file that takes more memory.")
+]
+WorkLimit = Annotated[
+    int,
+    typer.Option(
+        "--work", metavar="N", min=1, max=10**9, help="Refuse a file that takes more than N*10^12 multiply-adds."
+    ),
+]
+
+
 def bisect(
     ours: Annotated[Path, typer.Argument(metavar="OURS", help="A folder of `ledger trace`, or its trace.json.")],
     theirs: Annotated[Path, typer.Argument(metavar="THEIRS", help="Another party's of the same step.")],
@@ -118,6 +130,8 @@ def bisect(
         Path | None,
         typer.Option(metavar="FILE", help="The dispute file; dispute.safetensors beside OURS unless given."),
     ] = None,
+    memory: MemoryOption = 8,
+    most_work: WorkLimit = 100,
     threads: Threads = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -129,7 +143,8 @@ def bisect(
     Example: ledger bisect traces/demo/step-00000012 theirs --names auditor,trainer
     """
     parties = _names(names)
-    mine, others = trace_record.read(ours), trace_record.read(theirs)
+    limits = Limits.of(memory, most_work, threads or cores())
+    mine, others = trace_record.read(ours, limits), trace_record.read(theirs, limits)
     for key, what in (("run", "runs"), ("step", "steps")):
         if mine.about.get(key) != others.about.get(key):
             raise BitwitnessError(f"{ours} and {theirs} are traces of different {what}")
@@ -156,6 +171,8 @@ def referee(
     program: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A referee that you built yourself (docs/formats/trace.md).")
     ] = None,
+    memory: MemoryOption = 8,
+    most_work: WorkLimit = 100,
     threads: Threads = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -166,7 +183,7 @@ def referee(
 
     Example: ledger referee dispute.safetensors
     """
-    found = judge.judge(file, threads=threads or cores(), program=program)
+    found = judge.judge(file, threads=threads or cores(), program=program, gib=memory, tera=most_work)
     if as_json:
         facts = [dict(fact) for fact in found.facts]
         result = {"facts": facts, "right": list(found.right), "status": found.status, "wrong": list(found.wrong)}

@@ -139,6 +139,7 @@ const Operator kAttention = {
     "attention", 1,
     "in qkv[R,(heads+2*kv_heads)*d], in start:i32[R], out o[R,heads*d], out m[R,heads], out l[R,heads]",
     "heads: count, kv_heads: count, window: count, scale: real", "kv_heads divides heads, window divides R", attention,
-    scratch, "o m l: R by window; start counts R", "exp"};
+    scratch, "o m l: R by window; start counts R", "exp",
+    "2*R*window*heads*d"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

@@ -204,6 +204,7 @@ const Operator kAttentionBackward = {
     "in qkv[R,(heads+2*kv_heads)*d], in start:i32[R], in o[R,heads*d], in m[R,heads], in l[R,heads], in do[R,heads*d],"
     " out dqkv[R,(heads+2*kv_heads)*d]",
     "heads: count, kv_heads: count, window: count, scale: real", "kv_heads divides heads, window divides R",
-    attention_backward, scratch, "dqkv: R by window; start counts R", "exp"};
+    attention_backward, scratch, "dqkv: R by window; start counts R", "exp",
+    "5*R*window*heads*d"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

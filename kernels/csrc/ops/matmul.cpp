@@ -138,12 +138,12 @@ template <Product (*kProduct)(const Call&)> Scratch scratch(const Call& call, in
 
 const Operator kMatmulNN = {
     "matmul_nn", 1, "in A[M,K], in B[K,N], inout C[M,N]", "accumulate: flag", "C is read where accumulate", matmul<nn>,
-    scratch<nn>, "C: M, N"};
+    scratch<nn>, "C: M, N", "", "M*N*K"};
 const Operator kMatmulNT = {
     "matmul_nt", 1, "in A[M,K], in B[N,K], inout C[M,N]", "accumulate: flag", "C is read where accumulate", matmul<nt>,
-    scratch<nt>, "C: M, N"};
+    scratch<nt>, "C: M, N", "", "M*N*K"};
 const Operator kMatmulTN = {
     "matmul_tn", 1, "in A[K,M], in B[K,N], inout C[M,N]", "accumulate: flag, segment: natural",
-    "C is read where accumulate", matmul<tn>, scratch<tn>, "C: M, N"};
+    "C is read where accumulate", matmul<tn>, scratch<tn>, "C: M, N", "", "M*N*K"};
 
 }  // namespace bitwitness::BITWITNESS_ISA

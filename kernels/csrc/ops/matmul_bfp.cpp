@@ -147,6 +147,6 @@ Scratch scratch(const Call& call, int) {
 
 const Operator kMatmulBfp = {
     "matmul_bfp", 1, "in P:i16[M,K], in p[M,K/128], in Q:i16[N,K], in q[N,K/128], inout C[M,N]", "accumulate: flag",
-    "128 divides K, C is read where accumulate", multiply, scratch, "C: M, N"};
+    "128 divides K, C is read where accumulate", multiply, scratch, "C: M, N", "", "M*N*K"};
 
 }  // namespace bitwitness::BITWITNESS_ISA
