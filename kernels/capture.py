@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bitwitness.kernels import nn
-from bitwitness.kernels.capture_guard import CaptureError, Guard, Tape, is_whole, memory_of, told
+from bitwitness.kernels.capture_guard import CaptureError, Guard, Tape, is_interrupt, is_whole, memory_of, told
 from bitwitness.kernels.capture_state import unchanged
 from bitwitness.kernels.graph import Boundary, Graph, Node, Parameter, Recording, Slot, Table, Term, general
 from bitwitness.kernels.graph_rules import MOST_BOUNDARIES, is_name
@@ -38,7 +38,9 @@ def declaring(file: str) -> Iterator[None]:
             yield
     except CaptureError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise told(file, error, "constructor") from None
 
 
@@ -114,7 +116,9 @@ def _record(
                 gradients = {n: _gradient(guard, n, g) for n, g in zip(parameters, found, strict=True)}
         except CaptureError as error:
             raise guard.refusal or error from None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise guard.refusal or told(file, error, guard.phase) from None
     if guard.refusal is not None:
         raise guard.refusal

@@ -292,6 +292,11 @@ def _on_stack(file: str, frame: FrameType | None) -> str | None:
     return None
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is none of the user's file, which may raise whatever there is, but a Ctrl-C."""
+    return isinstance(error, KeyboardInterrupt)
+
+
 def told(file: str, error: BaseException, phase: str) -> CaptureError:
     """An error of the user's code, or of torch under it, as one line that names the user's line."""
     line, trace = None, error.__traceback__
@@ -304,7 +309,10 @@ def told(file: str, error: BaseException, phase: str) -> CaptureError:
 
 def said_of(error: BaseException) -> str:
     """What an error of the user's file says, in one line."""
-    text = str(error).strip().partition("\n")[0]
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # a class of the user's own
+        text = "it does not say why"
     if isinstance(error, SystemExit):
         return "it ends the program that reads it (sys.exit); take that out"
     if any(said in text for said in _NO_NUMBERS):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
@@ -25,6 +25,7 @@ from bitwitness.ledger.captured_file import MODEL_FILE, MODEL_LIMIT
 from bitwitness.ledger.errors import BitwitnessError, JsonError
 from bitwitness.ledger.regular_file import read_regular
 
+from .apart import OWN, apart
 from .captured import CapturedModel
 from .config import RunConfig, UserModel
 from .history import RunHistory
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import torch
 
 _SOURCE_LIMIT = 1 << 20
-_NAME = "bitwitness_own_model"
 
 Json = dict[str, Any]
 
@@ -95,8 +95,8 @@ def load(root: Path, config: RunConfig) -> OwnModel:
 
     path = root / model.file
     source = _read(path, model.file)
-    with _apart():
-        module = _run(source, path, model.file)
+    with apart(), _told(path, model.file):
+        module = _run(source, path)
         cls = getattr(module, model.cls, None)
         if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
             raise ModelError(f"{model.file} has no torch.nn.Module {model.cls}; model.module names FILE.py:CLASS")
@@ -105,28 +105,14 @@ def load(root: Path, config: RunConfig) -> OwnModel:
         graph = capture(
             made, window=config.data.window, seed=config.run.seed, z_loss=config.loss.z_loss, file=str(path)
         )
+        dropout = _dropout(made, graph, config.run.seed)
     data = jcs.encode(graph.to_json())
     if len(data) > MODEL_LIMIT:
         raise ModelError(f"{model.file} is captured into {len(data)} bytes; auditors read at most {MODEL_LIMIT}")
     # Read as auditors will read it, so that nobody trains what no audit takes.
     read = Graph.from_json(jcs.parse(data))
-    config = _with_dropout(config, model.file, _dropout(made, read, config.run.seed))
+    config = _with_dropout(config, model.file, dropout)
     return OwnModel(CapturedModel(config, read), data, hashlib.sha256(source).hexdigest())
-
-
-@contextmanager
-def _apart() -> Iterator[None]:
-    """Inside, the user's file is run: what it prints is no result, and what it sets in torch is set back."""
-    import torch
-
-    dtype = torch.get_default_dtype()
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.modules.pop(_NAME, None)
-        torch.set_default_dtype(dtype)
-        torch.set_flush_denormal(False)  # of this thread, which rounds the scalars of every step
 
 
 def _dropout(made: torch.nn.Module, graph: Graph, seed: int) -> dict[str, float]:
@@ -208,19 +194,34 @@ def _read(path: Path, name: str) -> bytes:
         raise ModelError(f"{name}: {error.strerror}; model.module names a file in the project folder") from None
 
 
-def _run(source: bytes, path: Path, name: str) -> ModuleType:
-    """Execute the very bytes that were read as a module. It stays in sys.modules, which dataclasses look into."""
-    module = ModuleType(_NAME)
-    module.__file__, module.__spec__ = str(path), ModuleSpec(_NAME, None, origin=str(path))
-    sys.modules[_NAME] = module
-    try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
-        from bitwitness.kernels.capture_guard import said_of
+@contextmanager
+def _told(path: Path, name: str) -> Iterator[None]:
+    """Whatever the user's code raises, or torch over what it made, is one line that names the file, and its line.
 
-        line = error.lineno if isinstance(error, SyntaxError) else _line(error, str(path))
+    It runs in more places than its own: a class may have its own `train`, `named_parameters` or `__getattr__`.
+    """
+    from bitwitness.kernels.capture_guard import is_interrupt, said_of
+
+    try:
+        yield
+    except (BitwitnessError, KernelError):
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        line = _line(error, str(path))
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            line = error.lineno
         where = name if line is None else f"{name}:{line}"
-        raise ModelError(f"{where}: {said_of(error)}") from None
+        raise ModelError(f"{where}: {said_of(error)}") from error
+
+
+def _run(source: bytes, path: Path) -> ModuleType:
+    """Execute the very bytes that were read as a module. It stays in sys.modules, which dataclasses look into."""
+    module = ModuleType(OWN)
+    module.__file__, module.__spec__ = str(path), ModuleSpec(OWN, None, origin=str(path))
+    sys.modules[OWN] = module
+    exec(compile(source, str(path), "exec"), module.__dict__)
     return module
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -326,6 +328,32 @@ def test_what_is_no_module_is_one_line(model: dict[str, Any], message: str) -> N
             "    def forward(self, ids): raise SystemExit(0)",
             r"^own.py:7 \(.*\): it ends the program",
         ),
+        ("class Halt(BaseException): ...\nraise Halt('enough')", r"^own.py:2: Halt: enough$"),
+        ("raise GeneratorExit", r"^own.py:1: GeneratorExit"),
+        ("import os\nos._exit(0)", r"^own.py:2: it ends the program"),
+        ("def f(): f()\nf()", r"^own.py:1: RecursionError"),
+        ("class E(Exception):\n    def __str__(self): raise self\nraise E", r"^own.py:3: E: it does not say why$"),
+        ("def __getattr__(name):\n    raise OSError(name)", r"^own.py:2: OSError: M$"),
+        (
+            "import torch\nclass Halt(BaseException): ...\nclass M(torch.nn.Module):\n"
+            "    def __init__(self): raise Halt('now')",
+            r"^own.py:4 \(.*\): Halt: now$",
+        ),
+        (
+            "from bitwitness.kernels import nn\nimport torch\nclass Halt(BaseException): ...\n"
+            "class M(torch.nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n        self.e = nn.Embedding(300, 4)\n"
+            "    def forward(self, ids): raise Halt",
+            r"^own.py:8 \(.*\): Halt: ",
+        ),
+        (
+            "import torch\nclass M(torch.nn.Module):\n    def train(self, mode=1):\n        raise OverflowError('no')",
+            r"^own.py:4: OverflowError: no$",
+        ),
+        (
+            "import torch\nclass M(torch.nn.Module):\n    named_modules = None",
+            r"^own.py: TypeError: ",
+        ),
         ("M = 3", r"^own.py has no torch.nn.Module M"),
         ("import torch\nclass M(torch.nn.Module):\n    def __init__(self, a): ...", r"^constructor: TypeError"),
     ],
@@ -353,6 +381,44 @@ def test_what_a_file_prints_and_sets_stays_with_it(project: Project, capsys: pyt
     with pytest.raises(KernelError, match=r"is torch\.float64; all of a model is float32"):
         own_model.load(project.root, own_config("double.py:GPT"))
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_an_interrupt_of_a_file_stays_one(project: Project) -> None:
+    """At each of the places where the user's code runs."""
+    head = "from bitwitness.kernels import nn\nimport torch\nclass M(torch.nn.Module):\n    def __init__(self):\n"
+    built = head + "        super().__init__()\n        self.e = nn.Embedding(300, 4)\n    def forward(self, ids): "
+    for text in ("", head + "        ", built):
+        (project.root / "own.py").write_text(text + "raise KeyboardInterrupt\n")
+        with pytest.raises(KeyboardInterrupt):
+            own_model.load(project.root, own_config("own.py:M"))
+
+
+LOUD = """
+import os, subprocess, sys, threading, time
+print("by print")
+sys.__stdout__.write("by the stream\\n")
+os.write(1, b"by descriptor\\n")
+subprocess.run(["echo", "by a program"], check=True)
+os.chdir("/")
+threading.Thread(target=time.sleep, args=(3600,)).start()
+"""
+
+
+def test_a_file_that_prints_and_goes_on_leaves_the_command_its_result(tmp_path: Path) -> None:
+    """By whatever way it prints, stdout is JSON; a thread that never ends does not keep the command from ending."""
+    project = make_project(tmp_path / "project")
+    (project.root / "loud.py").write_text(LOUD + GPT)
+    config = project.root / "own.toml"
+    config.write_text(
+        'model = "loud.py:GPT"\n[run]\nname = "own"\nsteps = 1\n'
+        '[data]\ntrain = "text"\nwindow = 24\nwindows_per_shard = 1\nshards = 1\n'
+    )
+    command = [sys.executable, "-m", "bitwitness.ledger.cli", "train", "own.toml", "--threads", "1", "--json"]
+    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outcome"] == "completed"
+    assert all(f"by {way}\n" in done.stderr for way in ("print", "the stream", "descriptor", "a program"))
+    assert (project.runs_dir / "own" / "model.json").is_file()
 
 
 def test_a_vocabulary_too_small_for_the_data_is_refused(project: Project) -> None:
