@@ -45,6 +45,7 @@ READING = {
         "read",
         "pread64",
         "preadv",
+        "preadv2",
         "readv",
         "lseek",
         "close",
@@ -53,14 +54,16 @@ READING = {
         "lstat",
         "newfstatat",
         "statx",
-        "access",
     ),
-    *("faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getcwd", "fcntl", "flock", "ioctl", "dup"),
-    *("mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "futex", "getpid", "gettid", "getuid", "geteuid"),
-    *("getrandom", "getegid", "getgid", "clock_gettime", "clock_nanosleep", "nanosleep", "rt_sigaction", "sched_yield"),
-    *("rt_sigprocmask", "rt_sigreturn", "exit", "exit_group", "sysinfo", "uname", "prlimit64", "restart_syscall"),
-    *("sched_getaffinity", "umask", "poll", "select", "pselect6", "statfs", "fstatfs", "pipe2", "fadvise64"),
+    *("access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getcwd", "getxattr", "listxattr"),
+    *("fcntl", "flock", "ioctl", "dup", "dup2", "dup3", "poll", "ppoll", "select", "pselect6", "pipe2", "fadvise64"),
+    *("statfs", "fstatfs", "mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "mincore", "membarrier"),
+    *("futex", "set_robust_list", "rseq", "prctl", "sched_yield", "sched_getaffinity", "clock_gettime", "gettimeofday"),
+    *("clock_nanosleep", "nanosleep", "times", "getrusage", "sysinfo", "uname", "prlimit64", "getrandom", "umask"),
+    *("getpid", "getppid", "gettid", "getuid", "geteuid", "getgid", "getegid", "rt_sigaction", "rt_sigprocmask"),
+    *("rt_sigreturn", "sigaltstack", "restart_syscall", "exit", "exit_group"),
 }
+RENAMING = ("rename", "renameat", "renameat2")
 _PTRACER, _ANYBODY = 0x59616D61, ctypes.c_ulong(-1)
 
 

@@ -26,9 +26,10 @@ from bitwitness.ledger.log_keys import WrongLogKey
 from bitwitness.ledger.note import Verifier, open_note, parse_note
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.witness import Witness
 
-from . import crash_writer, faults
+from . import crash_writer, faults, outside
 from . import small_ledger as small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ def ledger_calls(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Co
     shutil.copyfile(template, ledger)
     found = faults.calls(lambda: crash_writer.write_ledger(ledger), folder / "trace")
     # Each append, checkpoint and memory is synced, and a memory takes the other's place whole.
-    assert found["pwrite64"] > 50 and found["fdatasync"] >= 15 and found["fsync"] >= 8 and found["rename"] == 4, found
+    assert found["pwrite64"] > 50 and found["fdatasync"] >= 15 and found["fsync"] >= 8 and renames(found) == 4, found
     return found
 
 
@@ -69,6 +70,10 @@ def witness_calls(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     found = faults.calls(lambda: crash_writer.cosign(folder / "w.db"), folder / "trace")
     assert found["pwrite64"] > 10 and found["fdatasync"] >= len(crash_writer.SIZES), found
     return found
+
+
+def renames(found: Counter[str]) -> int:
+    return sum(found[call] for call in faults.RENAMING)
 
 
 def acknowledged(said: str, what: str) -> int:
@@ -173,6 +178,41 @@ def test_a_witness_at_every_call_that_writes(fault: str, witness_calls: Counter[
     at_every_call(
         fault, witness_calls, folder, lambda place: place / "w.db", crash_writer.cosign, check_witness
     )  # fmt: skip
+
+
+def test_static_files_at_every_call_that_writes(template: Path, folder: Path) -> None:
+    """Whoever looks at an export that was killed finds a whole log, if an older one, and the next export ends it."""
+    (source := folder / "source").mkdir()
+    log = Path(shutil.copyfile(template, source / "ledger.db"))
+
+    def export(place: Path) -> None:
+        with Ledger.open(log) as ledger:
+            export_tiles(ledger, place / "out")
+        crash_writer.say("closed")
+
+    def prepare(place: Path) -> Path:
+        shutil.copytree(folder / "older", place / "out")
+        return place
+
+    def check(place: Path, said: str, _killed: bool) -> None:
+        entries, _names = outside.read_tiles(place / "out", small.TRUST.log.vkey)
+        assert len(entries) in (older, newer) and (said == "" or len(entries) == newer)
+        export(place)
+        assert len(outside.read_tiles(place / "out", small.TRUST.log.vkey)[0]) == newer
+
+    with Ledger.open(log) as ledger:
+        older = export_tiles(ledger, folder / "older").size
+    with Ledger.open(log, writable=True) as ledger:
+        writer = RunWriter.open(ledger, small.SIGNERS["trainer"], str(ledger.find_run("demo")))
+        writer.append_all([("step", small.step(writer.seq + number)) for number in range(250)])
+        ledger.sign_checkpoint(small.SIGNERS["log"])
+        newer = ledger.size
+    (counted := folder / "counted").mkdir()
+    prepare(counted)
+    calls = faults.calls(lambda: export(counted), folder / "trace")
+    assert renames(calls) == 6 and calls["fsync"] >= 12, calls  # bundles, tiles of two levels, the checkpoint
+    del calls["openat"], calls["mkdir"], calls["fchown"]  # what comes before a write leaves what the write finds
+    at_every_call("signal=KILL", calls, folder, prepare, export, check)
 
 
 def test_the_second_writer_is_told_who_holds_the_lock(template: Path, tmp_path: Path) -> None:

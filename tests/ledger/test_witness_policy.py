@@ -120,6 +120,7 @@ SAME_KEY = Verifier("other.example", SIGNERS[0].public, COSIGNATURE).vkey
         LINES + f"witness other {SAME_KEY}\nquorum w0",
         LINES + f"witness w0 {VKEYS[0]}\nquorum w0",
         f"log {LOG.vkey}\nlog {LOG.vkey}\nquorum none",
+        f"log {LOG.vkey}\nlog {Verifier('other.example', LOG.key).vkey}\nquorum none",
         f"log {VKEYS[0]}\nquorum none",
         f"witness w {VKEYS[0]} url more\nquorum w",
         f"witness w {VKEYS[0][:-2]}\nquorum w",
@@ -134,6 +135,20 @@ SAME_KEY = Verifier("other.example", SIGNERS[0].public, COSIGNATURE).vkey
 def test_refused(text: str) -> None:
     with pytest.raises(WitnessPolicyError):
         parse_policy(text)
+
+
+def test_forty_logs_witnesses_and_groups_are_read() -> None:
+    """The specification asks for at least 32 of each."""
+    made = [keys.Signer.from_seed("witness", bytes([1, number]) * 16).public for number in range(80)]
+    text = "".join(
+        f"log {Verifier(f'l{n}.example', key).vkey} https://l{n}.example/\n" for n, key in enumerate(made[:40])
+    )
+    for number, key in enumerate(made[40:]):
+        text += f"witness w{number} {Verifier(f'w{number}.example', key, COSIGNATURE).vkey}\n"
+        text += f"group g{number} all w{number}" + (f" g{number - 1}\n" if number else "\n")
+    policy = parse_policy(text + "quorum g39\n")
+    assert (len(policy.logs), len(policy.witnesses), len(policy.groups)) == (40, 40, 40)
+    assert policy.satisfied(made[40:]) and not policy.satisfied(made[41:])
 
 
 def test_too_long() -> None:
