@@ -23,6 +23,7 @@ from bitwitness.ledger.checkpoint import parse_checkpoint
 from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.log_keys import WrongLogKey
+from bitwitness.ledger.mirror import Mirror
 from bitwitness.ledger.note import Verifier, open_note, parse_note
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
@@ -31,6 +32,7 @@ from bitwitness.ledger.witness import Witness
 
 from . import crash_writer, faults, outside
 from . import small_ledger as small
+from .followed import Log, follow
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
@@ -213,6 +215,32 @@ def test_static_files_at_every_call_that_writes(template: Path, folder: Path) ->
     assert renames(calls) == 6 and calls["fsync"] >= 12, calls  # bundles, tiles of two levels, the checkpoint
     del calls["openat"], calls["mkdir"], calls["fchown"]  # what comes before a write leaves what the write finds
     at_every_call("signal=KILL", calls, folder, prepare, export, check)
+
+
+def test_a_mirror_at_every_call_that_writes(folder: Path) -> None:
+    """What a mirror that was killed had seen still counts, and the next look takes in the rest."""
+    (source := folder / "source").mkdir()
+    log = Log(source)
+    older = follow(Mirror(folder / "older", log.policy), log)
+    log.append("more", 3)
+    log.publish()
+
+    def prepare(place: Path) -> Path:
+        return Path(shutil.copytree(folder / "older", place / "copy"))
+
+    def look(copy: Path) -> None:
+        follow(Mirror(copy), log)
+        crash_writer.say("closed")
+
+    def check(copy: Path, _said: str, _killed: bool) -> None:
+        assert follow(Mirror(copy), log) == older + 4
+        assert not (copy / "forks").exists() and not list((copy / "unserved").glob("*.checkpoint"))
+
+    (counted := folder / "counted").mkdir()
+    path = prepare(counted)
+    calls = faults.calls(lambda: look(path), folder / "trace")
+    assert renames(calls) == 2 and calls["fdatasync"] >= 4, calls
+    at_every_call("signal=KILL", calls, folder, prepare, look, check)
 
 
 def test_the_second_writer_is_told_who_holds_the_lock(template: Path, tmp_path: Path) -> None:
