@@ -159,7 +159,7 @@ def read_vkey(vkey: str) -> tuple[str, bytes, int, bytes]:
 
 
 def open_note(note: bytes, *vkeys: str) -> tuple[str, list[str]]:
-    """The text, and the names of the keys that signed it."""
+    """The text, and the keys that signed it."""
     try:
         whole = note.decode()
     except UnicodeDecodeError:
@@ -167,8 +167,8 @@ def open_note(note: bytes, *vkeys: str) -> tuple[str, list[str]]:
     need(len(note) <= 1_000_000 and not any(char < " " and char != "\n" for char in whole), "characters")
     text, split, lines = whole.rpartition("\n\n")
     need(bool(split) and lines.endswith("\n") and lines.count("\n") <= 100, "signature lines")
-    known = {read_vkey(vkey)[:2]: read_vkey(vkey) for vkey in vkeys}
-    names = []
+    known = {read_vkey(vkey)[:2]: vkey for vkey in vkeys}
+    signers = []
     for line in lines[:-1].split("\n"):
         need(line.startswith("— ") and line.count(" ") == 2, "a signature line")
         name, encoded = line[2:].split(" ")
@@ -178,26 +178,32 @@ def open_note(note: bytes, *vkeys: str) -> tuple[str, list[str]]:
         key_id, signature = data[:4], data[4:]
         if (name, key_id) not in known:
             continue
-        _name, _id, kind, key = known[name, key_id]
+        _name, _id, kind, key = read_vkey(known[name, key_id])
         message = f"{text}\n"
         if kind == 4:
             seconds, signature = int.from_bytes(signature[:8], "big"), signature[8:]
             need(len(data) == 76 and seconds < 2**63, "a cosignature")
             message = f"cosignature/v1\ntime {seconds}\n{message}"
         need(signed_by(key, signature, message.encode()), f"the signature of {name}")
-        names.append(name)
-    need(bool(names), "a known signer")
-    return f"{text}\n", names
+        signers.append(known[name, key_id])
+    need(bool(signers), "a known signer")
+    return f"{text}\n", signers
 
 
-def read_checkpoint(note: bytes, vkey: str, *witnesses: str) -> tuple[int, bytes, list[str]]:
-    """Size, root, and who signed: the log must have, whose origin is the name of its key."""
-    text, names = open_note(note, vkey, *witnesses)
-    origin, size, encoded, *more = text.split("\n")
-    need(origin == read_vkey(vkey)[0] and origin in names and more[-1] == "" and "" not in more[:-1], "a checkpoint")
-    signed = unbase64(encoded)
-    need(len(signed) == 32 and (number(size) > 0 or signed == sha256()), "a root")
-    return number(size), signed, names
+Line = list[tuple[str, int, int]]
+"""Log keys, and the sizes of the trees that each signs: from, and to."""
+
+
+def read_checkpoint(note: bytes, log: str | Line, *witnesses: str) -> tuple[int, bytes, list[str]]:
+    """Size, root, and the names of who signed: a log key must have, whose name is the origin."""
+    line = [(log, 0, 2**63)] if isinstance(log, str) else log
+    text, signers = open_note(note, *(vkey for vkey, _from, _to in line), *witnesses)
+    origin, stated, encoded, *more = text.split("\n")
+    size, signed = number(stated), unbase64(encoded)
+    need(more[-1] == "" and "" not in more[:-1] and origin == read_vkey(line[0][0])[0], "a checkpoint")
+    need(any(vkey in signers and low <= size <= high for vkey, low, high in line), "the log's signature")
+    need(len(signed) == 32 and (size > 0 or signed == sha256()), "a root")
+    return size, signed, [read_vkey(vkey)[0] for vkey in signers]
 
 
 # entries.md
@@ -229,6 +235,33 @@ def kind_of(statement: dict[str, Any]) -> str:
     return str(found[1] if found else "")
 
 
+# handover.md
+
+
+def follow(handovers: list[Any], vkey: str, root_key: bytes) -> Line:
+    """The log keys to which handovers lead from the pinned one."""
+    line = [(vkey, 0, 2**63)]
+    for item in handovers:
+        need(set(item) == {"checkpoint", "key"} and set(item["key"]) == {"entry", "hashes", "index"}, "a handover")
+        now, since, _last = line[-1]
+        origin, _id, _kind, key = read_vkey(now)
+        entry, at = unbase64(item["key"]["entry"]), item["key"]["index"]
+        statement, by = read_entry(entry)
+        said = statement["predicate"]
+        if said.get("replaces") != hashlib.sha256(key).hexdigest():
+            continue
+        need(kind_of(statement) == "key" and by(root_key) and said["key"]["role"] == "log", "the root's word")
+        typed = b"\1" + bytes.fromhex(said["key"]["public"])
+        key_id = sha256(origin.encode(), b"\n", typed)[:4].hex()
+        new = f"{origin}+{key_id}+{base64.b64encode(typed).decode()}"
+        _text, signers = open_note(item["checkpoint"].encode(), now, new)
+        need({now, new} <= set(signers), "both signatures")
+        size, signed, _names = read_checkpoint(item["checkpoint"].encode(), now)
+        check_inclusion(at, size, leaf(entry), [bytes.fromhex(text) for text in item["key"]["hashes"]], signed)
+        line[-1:] = [(now, since, at), (new, at + 1, 2**63)]
+    return line
+
+
 # proof.md and standalone-proof.md
 
 
@@ -238,9 +271,9 @@ def check_proof(proof: bytes, vkey: str, root_key: bytes) -> dict[str, Any]:
     need(bool(split), "a checkpoint")
     first, extra, index, *hashes = head.decode("ascii", "replace").split("\n")
     need(first == "c2sp.org/tlog-proof@v1" and extra[:6] == "extra " and index[:6] == "index ", "a proof")
-    size, signed, _names = read_checkpoint(note, vkey)
     at = number(index[6:])
     more = read_json(unbase64(extra[6:]))
+    size, signed, _names = read_checkpoint(note, follow(more.pop("handovers", []), vkey, root_key))
     need(set(more) == {"entry", "signer"} and set(more["signer"]) == {"entry", "hashes", "index"}, "the extra line")
     entry, enrolment = unbase64(more["entry"]), unbase64(more["signer"]["entry"])
     check_inclusion(at, size, leaf(entry), [unbase64(item) for item in hashes], signed)
@@ -258,9 +291,14 @@ def check_proof(proof: bytes, vkey: str, root_key: bytes) -> dict[str, Any]:
 # tiles.md
 
 
-def read_tiles(folder: Path, vkey: str, *witnesses: str) -> tuple[list[bytes], list[str]]:
+def read_tiles(folder: Path, vkey: str, root_key: bytes, *witnesses: str) -> tuple[list[bytes], list[str]]:
     """All entries of a log from its static files, and who signed; each tile holds what it must."""
-    size, signed, names = read_checkpoint((folder / "checkpoint").read_bytes(), vkey, *witnesses)
+    said: dict[str, Any] = {"format": "bitwitness/handovers/1", "handovers": []}
+    if (folder / "handovers").exists():
+        said = read_json((folder / "handovers").read_bytes())
+    need(set(said) == {"format", "handovers"} and said["format"] == "bitwitness/handovers/1", "handovers")
+    line = follow(said["handovers"], vkey, root_key)
+    size, signed, names = read_checkpoint((folder / "checkpoint").read_bytes(), line, *witnesses)
 
     def tiles(level: str, count: int) -> list[bytes]:
         found = []
@@ -293,12 +331,13 @@ def read_tiles(folder: Path, vkey: str, *witnesses: str) -> tuple[list[bytes], l
 # fork.md
 
 
-def check_fork(data: bytes, vkey: str) -> None:
+def check_fork(data: bytes, vkey: str, root_key: bytes) -> None:
     """Returns if the evidence convicts the log."""
     said = read_json(data.removesuffix(b"\n"))
     need(said["format"] == "bitwitness/fork/1", "a format")
+    line = [(key, 0, 2**63) for key, _from, _to in follow(said.get("handovers", []), vkey, root_key)]
     if said["kind"] == "run":
-        size, signed, _names = read_checkpoint(said["checkpoint"].encode(), vkey)
+        size, signed, _names = read_checkpoint(said["checkpoint"].encode(), line)
         places = []
         for item in said["entries"]:
             entry = unbase64(item["entry"])
@@ -308,7 +347,7 @@ def check_fork(data: bytes, vkey: str) -> None:
         (one, *place), (other, *same) = places
         need(one != other and place == same, "two entries for one place")
         return
-    (size1, root1, _), (size2, root2, _) = (read_checkpoint(text.encode(), vkey) for text in said["checkpoints"])
+    (size1, root1, _), (size2, root2, _) = (read_checkpoint(text.encode(), line) for text in said["checkpoints"])
     if said["kind"] == "roots":
         need(size1 == size2 and root1 != root2, "two roots")
         return

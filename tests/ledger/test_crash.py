@@ -197,10 +197,10 @@ def test_static_files_at_every_call_that_writes(template: Path, folder: Path) ->
         return place
 
     def check(place: Path, said: str, _killed: bool) -> None:
-        entries, _names = outside.read_tiles(place / "out", small.TRUST.log.vkey)
+        entries, _names = outside.read_tiles(place / "out", small.TRUST.log.vkey, small.TRUST.root.raw)
         assert len(entries) in (older, newer) and (said == "" or len(entries) == newer)
         export(place)
-        assert len(outside.read_tiles(place / "out", small.TRUST.log.vkey)[0]) == newer
+        assert len(outside.read_tiles(place / "out", small.TRUST.log.vkey, small.TRUST.root.raw)[0]) == newer
 
     with Ledger.open(log) as ledger:
         older = export_tiles(ledger, folder / "older").size

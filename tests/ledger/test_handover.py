@@ -24,9 +24,11 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify import exit_code
 from bitwitness.ledger.verify_ledger import verify_ledger
 
+from . import outside
 from . import small_ledger as small
 from .followed import LOG, Log, follow
 
+PINNED = (small.TRUST.log.vkey, small.TRUST.root.raw)
 SECOND, THIRD = (keys.Signer.from_seed("log", bytes([number]) * 32) for number in (0x61, 0x62))
 
 
@@ -66,6 +68,10 @@ def test_a_proof_under_a_later_key(log: Log, tmp_path: Path, capsys: pytest.Capt
     assert cli.main(["verify", str(path), "--policy", str(log.policy)]) == 0
     assert f"signed by the log key {THIRD.keyid[:16]}…, which took the pinned one's place" in capsys.readouterr().out
     assert len(line) == 2 and changed(log, *line) == proof.format()
+    outside.check_proof(proof.format().encode(), *PINNED)
+    for fewer in (line[:1], line[1:], []):
+        with pytest.raises(outside.Wrong):
+            outside.check_proof(changed(log, *fewer).encode(), *PINNED)
     # Whoever pins a later key of the line needs no more than what leads on from there.
     second = dataclasses.replace(small.TRUST, log=note.Verifier(small.ORIGIN, SECOND.public))
     assert exit_code(verify_proof(changed(log, line[1]), second)) == 0
@@ -149,6 +155,11 @@ def test_evidence_against_a_later_key_stands_alone(log: Log, tmp_path: Path) -> 
     with pytest.raises(ForkFound, match="two roots for 21 entries") as found:
         follow(mirror, twin)
     assert cli.main(["verify", str(found.value.path), "--policy", str(log.policy)]) == 1
+    outside.check_fork(found.value.path.read_bytes(), *PINNED)
+    assert len(outside.read_tiles(log.tiles, *PINNED)[0]) == 21
+    (log.tiles / handover.PATH).unlink()
+    with pytest.raises(outside.Wrong, match="a known signer"):
+        outside.read_tiles(log.tiles, *PINNED)
 
 
 def test_a_mirror_that_never_saw_both_signatures(log: Log, tmp_path: Path) -> None:

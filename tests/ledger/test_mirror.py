@@ -337,7 +337,7 @@ def convicted(data: bytes, said: str) -> None:
     """Evidence convinces with the log's key alone, and no changed byte of it does."""
     (check,) = fork.verify_fork(data, small.TRUST)
     assert check.ok is False and said in check.detail
-    outside.check_fork(data, small.TRUST.log.vkey)
+    outside.check_fork(data, small.TRUST.log.vkey, small.TRUST.root.raw)
     assert fork.looks_like_fork(data)
     other = Trust(small.ORIGIN, note.Verifier(small.ORIGIN, keys.generate("log").public), small.TRUST.root)
     assert fork.verify_fork(data, other)[0].ok is None

@@ -61,7 +61,7 @@ def test_the_whole_log_from_its_static_files(ledger: Path, tmp_path: Path) -> No
     with Ledger.open(ledger) as opened:
         export_tiles(opened, tmp_path)
         wanted = [data for _index, data in opened.entries()]
-    entries, names = outside.read_tiles(tmp_path, LOG, WITNESS.vkey)
+    entries, names = outside.read_tiles(tmp_path, LOG, ROOT, WITNESS.vkey)
     assert entries == wanted and names == [small.ORIGIN, "w.example"] and len(entries) > 256
     enrolled: dict[str, tuple[str, bytes]] = {}
     for entry in entries:
@@ -79,7 +79,7 @@ def test_the_whole_log_from_its_static_files(ledger: Path, tmp_path: Path) -> No
         for changed in (data[:-1], data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]):
             path.write_bytes(changed)
             with pytest.raises(Wrong):
-                outside.read_tiles(tmp_path, LOG, WITNESS.vkey)
+                outside.read_tiles(tmp_path, LOG, ROOT, WITNESS.vkey)
         path.write_bytes(data)
 
 
@@ -164,7 +164,7 @@ def test_evidence_against_nobody() -> None:
     ):
         assert (fork.verify_fork(evidence, small.TRUST)[0].ok is False) == guilty
         if guilty:
-            outside.check_fork(evidence, LOG)
+            outside.check_fork(evidence, LOG, ROOT)
         else:
             with pytest.raises(Wrong):
-                outside.check_fork(evidence, LOG)
+                outside.check_fork(evidence, LOG, ROOT)
