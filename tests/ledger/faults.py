@@ -129,3 +129,31 @@ def calls(act: Callable[[], None], trace: Path) -> Counter[str]:
 def inject(act: Callable[[], None], fault: str, call: str, number: int) -> Outcome:
     """`fault` is signal=KILL or error=EIO; at the `number`-th call of that name."""
     return run(act, "-o", os.devnull, "-e", f"inject={call}:{fault}:when={number}")
+
+
+_WRITE = re.compile(r"(?:pwrite64|write|writev|pwritev|ftruncate)\(\d+<([^>]+)>")
+_SYNC = re.compile(r"(?:fsync|fdatasync)\(\d+<([^>]+)>")
+_NAME = re.compile(r"(?:rename|renameat|renameat2)\(.*\"([^\"]+)\"(?:, \w+)?\) = 0")
+_SAID = re.compile(r"write\(1<[^>]*>(?:\(deleted\))?, \"([a-z]+ \d+)")
+
+
+def unsynced(act: Callable[[], None], trace: Path, folder: Path) -> dict[str, set[str]]:
+    """What was said, and the files below the folder that were then written or renamed, but not yet synced.
+
+    Not counted is what holds no data: shared memory, and the lock file.
+    """
+    done = run(act, "-y", "-s", "64", "-o", str(trace))
+    assert done.code == 0, done
+    said: dict[str, set[str]] = {}
+    waiting: set[str] = set()
+    for line in trace.read_text().splitlines():
+        if found := _SAID.search(line):
+            said[found[1]] = set(waiting)
+        elif (found := _WRITE.search(line)) and found[1].startswith(str(folder)):
+            if not found[1].endswith(("-shm", ".lock")):
+                waiting.add(found[1])
+        elif found := _SYNC.search(line):
+            waiting.discard(found[1])
+        elif found := _NAME.search(line):
+            waiting.add(str(Path(found[1]).parent))
+    return said

@@ -182,6 +182,16 @@ def test_a_witness_at_every_call_that_writes(fault: str, witness_calls: Counter[
     )  # fmt: skip
 
 
+def test_what_is_acknowledged_is_on_the_disk(template: Path, folder: Path) -> None:
+    """A machine that loses its power keeps what was synced alone: nothing is said before all of it is."""
+    ledger = Path(shutil.copyfile(template, folder / "ledger.db"))
+    said = faults.unsynced(lambda: crash_writer.write_ledger(ledger), folder / "trace", folder)
+    assert {text.split()[0] for text in said} == {"size", "note", "kept"} and len(said) >= 12, said
+    assert not any(said.values()), said
+    said = faults.unsynced(lambda: crash_writer.cosign(folder / "w.db"), folder / "trace", folder)
+    assert len(said) == len(set(crash_writer.SIZES)) and not any(said.values()), said
+
+
 def test_static_files_at_every_call_that_writes(template: Path, folder: Path) -> None:
     """Whoever looks at an export that was killed finds a whole log, if an older one, and the next export ends it."""
     (source := folder / "source").mkdir()
