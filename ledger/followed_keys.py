@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from . import entries
 from .checkpoint import Checkpoint, open_checkpoint
-from .errors import BitwitnessError, FoundWrong, NoteError
+from .errors import BitwitnessError, FoundWrong, NoKnownSigner, NoteError
+from .handover import PATH as HANDOVERS
 from .handover import Handover, log_line
 from .note import Note, Verifier, parse_note
 from .remote import RemoteError
@@ -75,7 +76,14 @@ class FollowedKeys:
             parse_note(text)
         except NoteError as error:
             raise RemoteError(url, f"its checkpoint cannot be read, and nobody signed it ({error})") from None
-        head, note = open_checkpoint(text, self._until, self._trust.origin, self._trust.cosigners)
+        try:
+            head, note = open_checkpoint(text, self._until, self._trust.origin, self._trust.cosigners)
+        except NoKnownSigner as error:
+            raise NoKnownSigner(
+                url,
+                "its checkpoint is of another log than the policy pins, or of a log whose key was replaced and that says "
+                f"nothing of it in `{HANDOVERS}` ({error.reason})",
+            ) from None
         ends = [self._until[item.verifier] for item in note.verified if item.verifier in self._until]
         if all(end is not None and head.size > end for end in ends):
             raise NotWhatWasSigned(f"its checkpoint of {head.size} entries is signed by a log key that has ended")

@@ -81,6 +81,8 @@ def watch(
         alarms.append(Alarm("went-back", str(error)))
     except NotServed as error:
         alarms.append(Alarm("unserved", str(error)))
+    except NoKnownSigner as error:
+        alarms.append(Alarm("unknown-signer", str(error)))
     except RemoteError:
         if max_age is not None and mirror.project.ledger_path.exists():
             with mirror.open() as ledger:

@@ -7,18 +7,20 @@ it before it is used; of all that was fetched a few tiles are kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from . import merkle, tiles
 from .checkpoint import Checkpoint
 from .followed_keys import NotWhatWasSigned
 from .merkle import HASH_SIZE
 from .remote import NotThere, Remote
-from .tiles import WIDTH, Tile
+from .tiles import WIDTH, Tile, TileError
 
 _HELD = 64
 
 
 class RemoteTiles:
-    """The tree of `head` at `remote`. Every method raises NotThere, RemoteError, NotWhatWasSigned, TileError."""
+    """The tree of `head` at `remote`. Every method raises NotThere, RemoteError, NotWhatWasSigned."""
 
     def __init__(self, remote: Remote, head: Checkpoint) -> None:
         self._remote, self._head = remote, head
@@ -47,7 +49,7 @@ class RemoteTiles:
     def entries(self, index: int) -> list[bytes]:
         """The entries whose leaf hashes are tile `index` of level 0."""
         bundle, leaves = tiles.tile_at(None, index, self._head.size), self.hashes(0, index)
-        entries = tiles.decode_bundle(self._fetch(bundle), bundle.width)
+        entries = self._read(bundle, tiles.decode_bundle)
         for number, (entry, leaf) in enumerate(zip(entries, leaves, strict=True), bundle.start):
             if merkle.leaf_hash(entry) != leaf:
                 raise NotWhatWasSigned(f"entry {number} in its bundle is not the one that it signed")
@@ -71,7 +73,13 @@ class RemoteTiles:
         return self._edge
 
     def _hashes(self, tile: Tile) -> list[bytes]:
-        return tiles.decode_hashes(self._fetch(tile), tile.width)
+        return self._read(tile, tiles.decode_hashes)
+
+    def _read(self, tile: Tile, decode: Callable[[bytes, int], list[bytes]]) -> list[bytes]:
+        try:
+            return decode(self._fetch(tile), tile.width)
+        except TileError as error:
+            raise NotWhatWasSigned(f"{self._remote.url}: {tile.path} is no such tile ({error})") from None
 
     def _fetch(self, tile: Tile) -> bytes:
         """A tile's bytes; where a partial one is gone, the first part of the full one."""

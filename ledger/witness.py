@@ -6,15 +6,17 @@ it are one durable transaction, committed before the cosignature is given out.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from . import merkle, note
+from . import durable, fork, merkle, note
 from .checkpoint import Checkpoint, parse_checkpoint
 from .errors import BitwitnessError, FoundWrong, MalformedSignature, NoKnownSigner, NoteError, ProofError
 from .keys import Signer
@@ -22,6 +24,8 @@ from .note import Verifier
 from .schema import split_statements
 from .witness_request import AddCheckpoint, parse_request
 
+MAX_FORKS = 100
+"""So many of one log are kept: whoever signs more of them is known by then."""
 TEXT = "text/plain; charset=utf-8"
 SIZE = "text/x.tlog.size"
 _APPLICATION_ID = 0x62697777  # "biww"
@@ -58,11 +62,12 @@ class WitnessStateError(BitwitnessError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the witness says: an HTTP status, and its body."""
+    """What the witness says: an HTTP status, and its body. `alarm` is for its own people: the log was forked."""
 
     status: int
     body: str
     content_type: str = TEXT
+    alarm: str | None = field(default=None, repr=False)
 
 
 class Witness:
@@ -120,7 +125,8 @@ class Witness:
         # Only what the log's key signed is kept: other lines are not authenticated.
         signed = note.Note(opened.text, tuple(item.line for item in opened.verified)).format()
         with self._transaction() as execute:
-            return self._compare_and_set(execute, request, checkpoint, signed)
+            answer, last = self._compare_and_set(execute, request, checkpoint, signed)
+        return answer if last is None else replace(answer, alarm=self._convict(checkpoint, last, signed))
 
     def newest(self, origin: str) -> tuple[int, bytes] | None:
         """Size and root of the newest cosigned checkpoint of a log."""
@@ -133,30 +139,46 @@ class Witness:
         with self._lock:
             return self._connection.execute("SELECT origin, cosigned, refused FROM forks ORDER BY id").fetchall()
 
+    def _convict(self, checkpoint: Checkpoint, last: str, signed: str) -> str:
+        """Write the evidence of a fork, which `ledger verify` checks, beside the memory; says so in one line."""
+        evidence = fork.two_roots(last, signed)
+        folder = self._path.with_name(f"{self._path.name}.forks")
+        path = folder / f"{hashlib.sha256(evidence).hexdigest()[:16]}.fork.json"
+        try:
+            folder.mkdir(exist_ok=True)
+            if not path.exists() and len(os.listdir(folder)) < MAX_FORKS:
+                durable.replace(path, evidence + b"\n")
+            where = path if path.exists() else folder
+        except OSError:
+            where = self._path  # the table `forks`
+        return f"FORK: {checkpoint.origin} signed two roots for {checkpoint.size} entries; evidence in {where}"
+
     def _compare_and_set(
         self, execute: Callable[..., sqlite3.Cursor], request: AddCheckpoint, checkpoint: Checkpoint, signed: str
-    ) -> Answer:
+    ) -> tuple[Answer, str | None]:
+        """The answer; with it, where the log was forked, the note that was cosigned before."""
         row = execute("SELECT size, root, note FROM cosigned WHERE origin = ?", (checkpoint.origin,)).fetchone()
         size, root, last = (0, merkle.EMPTY_ROOT, None) if row is None else (int(row[0]), bytes(row[1]), str(row[2]))
         if last is not None and size == checkpoint.size and root != checkpoint.root:
             execute(
-                "INSERT OR IGNORE INTO forks (origin, cosigned, refused) VALUES (?, ?, ?)",
-                (checkpoint.origin, last, signed),
+                "INSERT OR IGNORE INTO forks (origin, cosigned, refused) SELECT ?1, ?2, ?3"
+                " WHERE (SELECT count(*) FROM forks WHERE origin = ?1) < ?4",
+                (checkpoint.origin, last, signed, MAX_FORKS),
             )
-            return Answer(409, f"{size}\n", SIZE)
+            return Answer(409, f"{size}\n", SIZE), last
         if request.old != size:
-            return Answer(409, f"{size}\n", SIZE)
+            return Answer(409, f"{size}\n", SIZE), None
         try:
             merkle.verify_extension(size, checkpoint.size, root, checkpoint.root, request.proof)
         except ProofError:
-            return Answer(422, "the consistency proof does not verify\n")
+            return Answer(422, "the consistency proof does not verify\n"), None
         line = note.cosignature_line(checkpoint.format(), self.verifier.name, self._signer, int(self._clock()))
         execute(
             "INSERT INTO cosigned (origin, size, root, note) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (origin) DO UPDATE SET size = excluded.size, root = excluded.root, note = excluded.note",
             (checkpoint.origin, checkpoint.size, checkpoint.root, signed),
         )
-        return Answer(200, line.format())
+        return Answer(200, line.format()), None
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:

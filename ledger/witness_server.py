@@ -41,10 +41,13 @@ async def _answer(witness: Witness, scope: Scope, receive: Receive) -> Answer:
         return Answer(400, f"the request is larger than {MAX_REQUEST} bytes, or ended early\n")
     try:
         # SQLite waits for the disk; other requests need not wait with it.
-        return await asyncio.to_thread(witness.add_checkpoint, body)
+        answer = await asyncio.to_thread(witness.add_checkpoint, body)
     except BitwitnessError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return Answer(500, "the witness cannot keep its state; nothing was cosigned\n")
+    if answer.alarm is not None:
+        print(f"ALARM  {answer.alarm}", file=sys.stderr, flush=True)
+    return answer
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -88,6 +88,8 @@ def sign(
         answer = witness.add_checkpoint(read_file(request, MAX_REQUEST))
     finally:
         witness.close()
+    if answer.alarm is not None:
+        raise Refused(answer.alarm)
     if answer.status == 409:
         raise Refused(f"409: this witness has cosigned {answer.body.strip()} entries; make the request --since those")
     if answer.status != 200:

@@ -13,13 +13,14 @@ import pytest
 from bitwitness.ledger import cli, envelope, handover, keys, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.datasette_plugin.server import make_datasette
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.errors import NoKnownSigner
 from bitwitness.ledger.handover import Handover, decode_handovers, encode_handovers, log_line
 from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.mirror import ForkFound, Mirror
+from bitwitness.ledger.monitor import watch
 from bitwitness.ledger.proof_file import extra_bytes, read_extra, verify_proof
 from bitwitness.ledger.prove import handovers, prove
-from bitwitness.ledger.remote import RemoteError
+from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify import exit_code
 from bitwitness.ledger.verify_ledger import verify_ledger
@@ -209,8 +210,11 @@ def test_handovers_that_lead_nowhere(log: Log, tmp_path: Path, data: bytes | Non
         follow(Mirror(tmp_path / "copy", log.policy), log)
     assert not (tmp_path / "copy" / handover.PATH).exists()
     path.unlink()
-    with pytest.raises(BitwitnessError, match="no known key signed it"):
-        follow(Mirror(tmp_path / "copy", log.policy), log)
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    with pytest.raises(NoKnownSigner, match=r"says nothing of it in `handovers` \(no known key signed it"):
+        follow(mirror, log)
+    with Remote(str(log.tiles)) as remote:
+        assert [item.name for item in watch(mirror, remote).alarms] == ["unknown-signer"]
 
 
 def whole(log: Log) -> tuple[Handover, ...]:

@@ -324,3 +324,11 @@ def test_bytes_that_nobody_signed_are_not_found_wrong(
         assert cli.main([command, str(log.tiles), str(mirror.folder)]) == 2
         said = capsys.readouterr().err
         assert "its checkpoint cannot be read, and nobody signed it" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["0", "entries"])
+def test_what_is_no_tile_is_named(log: Log, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = (log.tiles / "tile" / kind).rglob("000.p/*")
+    path.write_bytes(b"<html>")
+    assert cli.main(["mirror", str(log.tiles), str(tmp_path / "copy"), "--policy", str(log.policy)]) == 1
+    assert f"error: {log.tiles}: tile/{kind}/000.p/12 is no such tile (" in capsys.readouterr().err

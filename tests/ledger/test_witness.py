@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import keys, merkle, note, witness_server
+from bitwitness.ledger import cli, fork, keys, merkle, note, witness_server
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, NoteError
 from bitwitness.ledger.note import COSIGNATURE, Verifier
+from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.witness import SIZE, Witness, WitnessStateError
 from bitwitness.ledger.witness_request import AddCheckpoint, parse_request, request_text
 
@@ -106,6 +107,32 @@ def test_two_roots_of_one_size_are_kept_as_evidence(witness: Witness) -> None:
     assert origin == ORIGIN and first != second
     for text in (first, second):
         assert note.open_note(text, [VERIFIER]).verified
+
+
+def test_a_fork_is_an_alarm_with_evidence(
+    witness: Witness, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = Trust(ORIGIN, VERIFIER, keys.Signer.from_seed("root", bytes(32)).public)
+    assert witness.add_checkpoint(request(0, 5)).alarm is None
+    assert witness.add_checkpoint(request(0, 9)).alarm is None  # a size that is not the last one is no fork
+    assert over_http(witness, part(request(0, 5, [*LEAVES[:4], merkle.leaf_hash(b"x")])))[0] == 409
+    (path,) = (tmp_path / "w.db.forks").iterdir()
+    said = f"FORK: {ORIGIN} signed two roots for 5 entries; evidence in {path}"
+    assert capsys.readouterr().err == f"ALARM  {said}\n"
+    (check,) = fork.verify_fork(path.read_bytes(), pinned)
+    assert check.ok is False
+    # By file it is said, too, and not that another request would do.
+    keys.save(SIGNER, tmp_path / "w.pem")
+    (tmp_path / "request").write_text(request(0, 5, [*LEAVES[:4], merkle.leaf_hash(b"x")]))
+    command = ["witness", "sign", str(tmp_path / "request"), "--key", str(tmp_path / "w.pem")]
+    assert cli.main([*command, "--name", "w.example", "--log", VERIFIER.vkey]) == 1
+    assert f"error: {said}" in capsys.readouterr().err
+    # Whoever has the log's key fills no disk with them.
+    monkeypatch.setattr("bitwitness.ledger.witness.MAX_FORKS", 3)
+    for number in range(6):
+        more = witness.add_checkpoint(request(0, 5, [*LEAVES[:4], merkle.leaf_hash(b"y%d" % number)]))
+        assert more.status == 409 and more.alarm is not None and "FORK" in more.alarm
+    assert len(witness.forks()) == 3 and len(list((tmp_path / "w.db.forks").iterdir())) == 3
 
 
 def test_unknown_signatures_are_ignored_and_not_kept(witness: Witness) -> None:
