@@ -9,15 +9,18 @@ the same rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from . import entries
 from .checkpoint import Checkpoint, open_checkpoint
 from .errors import BitwitnessError, FoundWrong, NoKnownSigner, NoteError
+from .handover import MAX_FILE, Handover, decode_handovers, encode_handovers, log_line
 from .handover import PATH as HANDOVERS
-from .handover import Handover, log_line
 from .note import Note, Verifier, parse_note
-from .remote import RemoteError
+from .regular_file import read_regular
+from .remote import NotThere, Remote, RemoteError
 from .store import Ledger
+from .tile_export import write_whole
 from .trust import Trust
 from .verify import EnrolledKey, KeyRing, verify_entry
 
@@ -42,7 +45,8 @@ class FollowedKeys:
         from the pinned root, and the errors of log_line().
         """
         line = log_line(trust, handovers)
-        self._trust, self._notes = trust, (*notes, *(item.note for item in handovers))
+        self.handovers = line.handovers
+        self._trust, self._notes = trust, (*notes, *(item.note for item in line.handovers))
         self._ring = _ring(trust, ledger)
         self._until: dict[Verifier, int | None] = {trust.log: self._end(trust.log.key.keyid)}
         accepted = {trust.log.key.keyid}
@@ -81,7 +85,7 @@ class FollowedKeys:
         except NoKnownSigner as error:
             raise NoKnownSigner(
                 url,
-                "its checkpoint is of another log than the policy pins, or of a log whose key was replaced and that says "
+                "its checkpoint is of another log than the policy pins, or of one whose key was replaced and that says "
                 f"nothing of it in `{HANDOVERS}` ({error.reason})",
             ) from None
         ends = [self._until[item.verifier] for item in note.verified if item.verifier in self._until]
@@ -104,6 +108,58 @@ class FollowedKeys:
         except FoundWrong:
             return False
         return head.size > new.since and all(note.by(item) is not None for item in verifiers)
+
+
+def ask_keys(
+    trust: Trust, ledger: Ledger, notes: Iterable[str | bytes], folder: Path, remote: Remote, shown: bytes
+) -> FollowedKeys:
+    """The log's keys; where none that is known here signed what is shown, the other side is asked who took their place.
+
+    What it answers is kept in the folder of the copy. Raises RemoteError and what FollowedKeys raises.
+    """
+    notes = (*notes, shown)
+    try:
+        keys = FollowedKeys(trust, ledger, notes, read_handovers_of(folder))
+    except FoundWrong as error:
+        raise damaged(folder / HANDOVERS, str(error)) from None
+    if keys.know(shown) or not _is_note(shown):
+        return keys
+    try:
+        data = remote.get(HANDOVERS, MAX_FILE)
+    except NotThere:
+        return keys
+    try:
+        keys = FollowedKeys(trust, ledger, notes, decode_handovers(data))
+    except FoundWrong as error:
+        raise RemoteError(remote.url, f"its {HANDOVERS} do not lead from the pinned log key on ({error})") from None
+    if keys.know(shown):
+        write_whole(folder / HANDOVERS, encode_handovers(keys.handovers))
+    return keys
+
+
+def read_handovers_of(folder: Path) -> tuple[Handover, ...]:
+    """The handovers that are kept in the folder of a copy, of which nothing is verified."""
+    path = folder / HANDOVERS
+    try:
+        return decode_handovers(read_regular(path, MAX_FILE))
+    except FileNotFoundError:
+        return ()
+    except FoundWrong as error:
+        raise damaged(path, str(error)) from None
+
+
+def damaged(path: Path, reason: str) -> BitwitnessError:
+    return BitwitnessError(
+        f"{path} is damaged, or by another key than the policy pins ({reason}); put it back from a copy, or remove it"
+    )
+
+
+def _is_note(text: bytes) -> bool:
+    try:
+        parse_note(text)
+    except NoteError:
+        return False
+    return True
 
 
 def check_root_entry(entry: bytes, trust: Trust) -> bool:

@@ -71,10 +71,11 @@ class NotHanded(FoundWrong):
 
 @dataclass(frozen=True)
 class LogLine:
-    """The keys of a log from the pinned one on, each in the place of the one before it."""
+    """The keys of a log from the pinned one on, each in the place of the one before it, and what led to them."""
 
     origin: str
     keys: tuple[LogKey, ...]
+    handovers: tuple[Handover, ...]
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
@@ -94,7 +95,7 @@ def log_line(trust: Trust, handovers: Iterable[Handover]) -> LogLine:
 
     Raises the errors of entries, notes and proofs for one that begins at the line's end and does not hold.
     """
-    line = [LogKey(trust.log)]
+    line, used = [LogKey(trust.log)], list[Handover]()
     for item in handovers:
         last = line[-1].verifier
         envelope, kind = entries.read(item.entry.data)
@@ -115,7 +116,8 @@ def log_line(trust: Trust, handovers: Iterable[Handover]) -> LogLine:
         )
         line[-1] = LogKey(last, line[-1].since, item.entry.index)
         line.append(LogKey(fresh, item.entry.index + 1))
-    return LogLine(trust.origin, tuple(line))
+        used.append(item)
+    return LogLine(trust.origin, tuple(line), tuple(used))
 
 
 # Files and JSON -----------------------------------------------------------------------------------------------------

@@ -26,11 +26,18 @@ from . import fork, merkle, tlog_proof
 from .checkpoint import Checkpoint, parse_checkpoint
 from .derived import Conflict
 from .envelope import open_envelope
-from .errors import BitwitnessError, EntryError, FoundWrong, NoteError
-from .followed_keys import FollowedKeys, NotWhatWasSigned, OtherPins, check_root_entry
-from .handover import MAX_FILE as MAX_HANDOVERS_FILE
+from .errors import BitwitnessError, EntryError, FoundWrong
+from .followed_keys import (
+    FollowedKeys,
+    NotWhatWasSigned,
+    OtherPins,
+    ask_keys,
+    check_root_entry,
+    damaged,
+    read_handovers_of,
+)
 from .handover import PATH as HANDOVERS
-from .handover import Handover, decode_handovers
+from .handover import Handover
 from .note import MAX_NOTE, Note, parse_note
 from .project import CONFIG, TRUST, Project, config_text
 from .prove import handovers
@@ -157,7 +164,7 @@ class Mirror:
         shown = remote.get("checkpoint", MAX_NOTE)
         with self.open() as ledger:
             texts = self._read_unserved()
-            keys = self._keys(ledger, remote, (*texts.values(), shown), shown)
+            keys = ask_keys(self.trust, ledger, texts.values(), self.folder, remote, shown)
             known = self._newest(keys, ledger)
             claims = [Kept(self._reopen(keys, text, path), text, path) for path, text in texts.items()]
             head, note = keys.open(shown, remote.url)
@@ -169,7 +176,9 @@ class Mirror:
                 self._hold_against(ledger, known, text, head)
             before, source = ledger.size, RemoteTiles(remote, head)
             try:
-                handed = [item for item in self._handed(keys) if item.head.size <= head.size]
+                path = self.folder / HANDOVERS
+                handed = [Kept(self._reopen(keys, item.note, path), item.note, path) for item in keys.handovers]
+                handed = [item for item in handed if item.head.size <= head.size]
                 for other in (*handed, *_near(claims, head.size), *(() if known is None else (known,))):
                     self._compare(ledger, remote, source, other, text, head)
                 if known is None or head.size > known.head.size:
@@ -194,44 +203,10 @@ class Mirror:
         """
         with self.open() as ledger:
             texts = self._read_unserved().values()
-            keys = FollowedKeys(self.trust, ledger, (*texts, proof.checkpoint_note), self._read_handovers())
+            kept = read_handovers_of(self.folder)
+            keys = FollowedKeys(self.trust, ledger, (*texts, proof.checkpoint_note), kept)
             head, _note = keys.open(proof.checkpoint_note, "the proof of the entry")
         merkle.verify_inclusion(proof.index, head.size, leaf_hash, proof.hashes, head.root)
-
-    # Whose log it is ----------------------------------------------------------------------------------------
-
-    def _keys(self, ledger: Ledger, remote: Remote, notes: Sequence[str | bytes], shown: bytes) -> FollowedKeys:
-        """The log's keys. Where none of them signed what is shown, the other side is asked which took their place."""
-        keys = FollowedKeys(self.trust, ledger, notes, self._read_handovers())
-        if keys.know(shown) or _is_no_note(shown):
-            return keys
-        try:
-            data = remote.get(HANDOVERS, MAX_HANDOVERS_FILE)
-        except NotThere:
-            return keys
-        try:
-            keys = FollowedKeys(self.trust, ledger, notes, decode_handovers(data))
-        except OtherPins:
-            raise
-        except FoundWrong as error:
-            raise RemoteError(remote.url, f"its {HANDOVERS} do not lead from the pinned log key on ({error})") from None
-        if keys.know(shown):
-            write_whole(self.folder / HANDOVERS, data)
-        return keys
-
-    def _read_handovers(self) -> tuple[Handover, ...]:
-        path = self.folder / HANDOVERS
-        try:
-            return decode_handovers(read_regular(path, MAX_HANDOVERS_FILE))
-        except FileNotFoundError:
-            return ()
-        except FoundWrong as error:
-            raise _damaged(path, str(error)) from None
-
-    def _handed(self, keys: FollowedKeys) -> list[Kept]:
-        """The checkpoints of handovers, each signed by two keys of the log: claims of what its tree was."""
-        path = self.folder / HANDOVERS
-        return [Kept(self._reopen(keys, item.note, path), item.note, path) for item in self._read_handovers()]
 
     # What was seen before ---------------------------------------------------------------------------------
 
@@ -260,7 +235,7 @@ class Mirror:
         try:
             return keys.reopen(text)
         except BitwitnessError as error:
-            raise _damaged(path, str(error)) from None
+            raise damaged(path, str(error)) from None
 
     def _remember(self, claims: list[Kept], text: str, head: Checkpoint) -> Path:
         """Keep a checkpoint before its entries are here."""
@@ -393,7 +368,7 @@ class Mirror:
         size = 0 if stored is None else parse_checkpoint(parse_note(stored).text).size
         own = handovers(ledger, size)
         known = {item.entry.index for item in own}
-        return [*own, *(item for item in self._read_handovers() if item.entry.index not in known)]
+        return [*own, *(item for item in read_handovers_of(self.folder) if item.entry.index not in known)]
 
     def _fork(self, reason: str, evidence: bytes, proven: Path | None = None) -> None:
         path = self.folder / FORKS / f"{hashlib.sha256(evidence).hexdigest()[:16]}.fork.json"
@@ -412,14 +387,6 @@ def _check_pins(folder: Path, kept: Trust, policy: Path, named: Trust) -> None:
             )
 
 
-def _is_no_note(text: bytes) -> bool:
-    try:
-        parse_note(text)
-    except NoteError:
-        return True
-    return False
-
-
 def _near(claims: list[Kept], size: int) -> list[Kept]:
     """Those up to a size, and the next few: what is not served is asked for in vain."""
     claims = sorted(claims, key=lambda item: item.head.size)
@@ -430,10 +397,4 @@ def _read_note(path: Path) -> str:
     try:
         return read_regular(path, MAX_NOTE).decode("utf-8")
     except UnicodeDecodeError:
-        raise _damaged(path, "not UTF-8") from None
-
-
-def _damaged(path: Path, reason: str) -> BitwitnessError:
-    return BitwitnessError(
-        f"{path} is damaged, or by another key than the policy pins ({reason}); put it back from a copy, or remove it"
-    )
+        raise damaged(path, "not UTF-8") from None

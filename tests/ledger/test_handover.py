@@ -13,7 +13,7 @@ import pytest
 from bitwitness.ledger import cli, envelope, handover, keys, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.datasette_plugin.server import make_datasette
-from bitwitness.ledger.errors import NoKnownSigner
+from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
 from bitwitness.ledger.handover import Handover, decode_handovers, encode_handovers, log_line
 from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.mirror import ForkFound, Mirror
@@ -185,6 +185,22 @@ def test_a_mirror_that_was_stopped_on_the_way(log: Log, tmp_path: Path, monkeypa
     assert follow(mirror, log) == 20
     report = verify_ledger(mirror.project.ledger_path, small.TRUST)
     assert not report.faults and report.covered == 20
+
+
+def test_what_leads_elsewhere_is_passed_over_and_not_kept(log: Log, tmp_path: Path) -> None:
+    first, second = whole(log)
+    stray = dataclasses.replace(second, note="no note at all\n")
+    (log.tiles / handover.PATH).write_bytes(encode_handovers([stray, first, second, stray]))
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    assert follow(mirror, log) == 18 and follow(mirror, log) == 18
+    kept = mirror.folder / handover.PATH
+    assert decode_handovers(kept.read_bytes()) == (first, second)
+    for junk in (b"", b"x", encode_handovers([dataclasses.replace(first, note=second.note)])):
+        kept.write_bytes(junk)
+        with pytest.raises(BitwitnessError, match=r"handovers is damaged.*remove it"):
+            follow(mirror, log)
+    kept.unlink()
+    assert follow(mirror, log) == 18
 
 
 def test_a_handover_in_another_history_is_a_fork(log: Log, tmp_path: Path) -> None:
