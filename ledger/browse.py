@@ -14,6 +14,7 @@ from .entries import KINDS, kind_of
 from .envelope import open_envelope
 from .errors import BitwitnessError
 from .jcs import f64_from_hex
+from .merkle import MAX_SIZE
 from .store import Ledger, NoSuchEntry
 
 
@@ -105,6 +106,8 @@ def find_run(ledger: Ledger, text: str) -> str:
 def find_step(ledger: Ledger, run: str, step: int) -> int:
     """The index of the entry that records a step of a run (0: the genesis). Raises NoSuchEntry."""
     genesis = find_run(ledger, run)
+    if not 0 <= step <= MAX_SIZE:  # more than SQLite's integers hold
+        raise NoSuchEntry(f"step {step} of run {run}", ledger.size)
     if step == 0:
         query = "SELECT entry FROM runs WHERE hash = :run"
     else:

@@ -13,6 +13,7 @@ from .errors import BitwitnessError, FoundWrong, NoKnownSigner
 from .note import SignatureLine, Verifier
 from .remote import Remote, RemoteError
 from .store import Ledger
+from .transport import shown
 from .witness_policy import WitnessPolicy
 from .witness_request import request_text
 
@@ -26,8 +27,8 @@ class WitnessRefused(BitwitnessError):
     """A witness gave no cosignature. `status` is its HTTP status."""
 
     def __init__(self, url: str, status: int, reason: str) -> None:
-        super().__init__(f"witness {url} answered {status}: {reason[:200]}")
-        self.url = url
+        self.url = shown(url)
+        super().__init__(f"witness {self.url} answered {status}: {reason[:200]}")
         self.status = status
 
 
@@ -36,8 +37,8 @@ class WitnessDisagrees(FoundWrong):
 
     def __init__(self, url: str, size: int, own: int) -> None:
         what = f"{size} entries, this ledger has {own}" if size != own else f"another root for {size} entries"
-        super().__init__(f"witness {url} has cosigned {what}; do not publish this checkpoint")
-        self.url = url
+        self.url = shown(url)
+        super().__init__(f"witness {self.url} has cosigned {what}; do not publish this checkpoint")
         self.size = size
 
 

@@ -16,7 +16,6 @@ signed over entries that the other side does not show: it is kept as evidence, a
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ from .run_tail import RunForked
 from .store import Ledger
 from .tile_export import write_whole
 from .tiles import WIDTH, TileError
-from .trust import Trust, load_trust, witness_line
+from .trust import Trust, load_trust, read_policy, witness_line
 
 SEEN = "seen.checkpoint"
 UNSERVED = "unserved"
@@ -143,7 +142,7 @@ class Mirror:
             _check_pins(folder, load_trust(kept), policy, self.trust)
         elif policy is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(policy, kept)
+            write_whole(kept, read_policy(policy))
         if not made:
             write_whole(folder / CONFIG, config_text().encode("utf-8"))
         self.project = replace(Project.find(folder), named_policy=None if policy is None else policy.absolute())

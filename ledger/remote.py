@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from .transport import BucketTransport, FolderTransport, HttpTransport, NotThere, RemoteError, Transport
+from .transport import BucketTransport, FolderTransport, HttpTransport, NotThere, RemoteError, Transport, shown
 
 __all__ = ["NotThere", "Remote", "RemoteError", "is_address"]
 
@@ -26,7 +26,7 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         """Raises RemoteError for what is neither an address nor a folder."""
-        self.url = url
+        self.url = shown(url)
         self._transport: Transport | None = _transport(url)
 
     def __enter__(self) -> Remote:

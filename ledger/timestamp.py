@@ -15,6 +15,7 @@ from cryptography import x509
 
 from .errors import BitwitnessError, FoundWrong
 from .remote import Remote
+from .transport import shown
 
 # An answer with the authority's certificates is a few kilobytes.
 LIMIT = 1 << 20
@@ -43,10 +44,10 @@ def ask(url: str, note: bytes) -> bytes:
     with Remote(url) as remote:
         status, kind, answer = remote.send("", request.as_bytes(), _QUERY, LIMIT)
     if status != 200 or kind.split(";")[0].strip().lower() != _REPLY:
-        raise TimestampUnavailable(f"{url} answered {status} and no timestamp")
+        raise TimestampUnavailable(f"{shown(url)} answered {status} and no timestamp")
     parsed = _parse(answer)
     if parsed.tst_info.nonce != request.nonce:
-        raise TimestampRefused(f"{url} answered another question (the nonce differs)")
+        raise TimestampRefused(f"{shown(url)} answered another question (the nonce differs)")
     _check_message(parsed, note)
     return answer
 

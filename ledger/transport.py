@@ -6,6 +6,7 @@ unpacks to more), none may trickle in for ever.
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -31,12 +32,20 @@ _GRACE, _SLOWEST = 60.0, 16 * 1024
 _SKIP_LIMIT = 1 << 28
 
 
+def shown(url: str) -> str:
+    """An address as messages name it: without the name and the password that may stand in it."""
+    return _USER.sub("…@", url)
+
+
+_USER = re.compile(r"(?<=://)[^/?#]*@")
+
+
 class RemoteError(BitwitnessError):
     """Another machine could not be reached, or gave no proper answer. `url` names it."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{url}: {reason}")
-        self.url = url
+        self.url = shown(url)
+        super().__init__(f"{self.url}: {reason}")
         self.reason = reason
 
 

@@ -94,10 +94,15 @@ def pinned_witnesses(text: str, log: Verifier) -> WitnessPolicy:
     return policy
 
 
+def read_policy(path: Path) -> bytes:
+    """The bytes of a policy file. Raises OSError."""
+    return read_regular(path, _SIZE_LIMIT)
+
+
 def load_trust(path: Path) -> Trust:
     """Read the pinned keys of a policy file, all of which must be as its description says. Raises TrustError."""
     try:
-        table = tomllib.loads(read_regular(path, _SIZE_LIMIT).decode("utf-8"))
+        table = tomllib.loads(read_policy(path).decode("utf-8"))
     except OSError as error:
         raise TrustError(path, (error.strerror or "cannot be read").lower()) from None
     except UnicodeDecodeError:

@@ -69,6 +69,7 @@ def monitor(
 
     Example: ledger monitor https://example.org/log copy --max-age 24
     """
+    from ..lock import LedgerLocked
     from ..mirror import Mirror
     from ..monitor import told, watch
     from ..remote import Remote, RemoteError
@@ -79,7 +80,7 @@ def monitor(
         try:
             with Remote(url) as remote:
                 done = watch(watched, remote, max_age=age, accept=accept)
-        except RemoteError as error:
+        except (RemoteError, LedgerLocked) as error:  # another look may find it otherwise
             if every is None:
                 raise
             output.note(f"error: {error}")

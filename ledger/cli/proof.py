@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .. import prove as proofs
+from ..proof_file import read_extra
 from ..store import Ledger
 from ..user_files import write_file
 from . import output
@@ -68,6 +69,6 @@ def prove(
 
 def _tlog_proof(ledger: Ledger, index: int, note: str) -> str:
     proof = proofs.prove(ledger, index, note)
-    if proof.extra is None:
+    if proof.extra is None or read_extra(proof.extra).entry is None:
         output.note(f"entry {index} is too large to be in the file; hand over `ledger show {index} --raw` beside it")
     return proof.format()

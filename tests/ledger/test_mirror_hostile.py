@@ -332,3 +332,27 @@ def test_what_is_no_tile_is_named(log: Log, tmp_path: Path, kind: str, capsys: p
     path.write_bytes(b"<html>")
     assert cli.main(["mirror", str(log.tiles), str(tmp_path / "copy"), "--policy", str(log.policy)]) == 1
     assert f"error: {log.tiles}: tile/{kind}/000.p/12 is no such tile (" in capsys.readouterr().err
+
+
+def test_a_monitor_goes_on_while_another_writes_its_copy(
+    log: Log, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    follow(mirror, log)
+    rounds = []
+
+    def wait(_seconds: float) -> None:
+        rounds.append(capsys.readouterr().err)
+        if len(rounds) == 1:
+            held.close()
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("bitwitness.ledger.cli.follow.time.sleep", wait)
+    held = mirror.open()
+    assert cli.main(["monitor", str(log.tiles), str(mirror.folder), "--every", "1"]) == 130
+    assert "is being written by process" in rounds[0] and rounds[1] == ""
+    held = mirror.open()
+    try:
+        assert cli.main(["monitor", str(log.tiles), str(mirror.folder)]) == 2
+    finally:
+        held.close()

@@ -137,3 +137,16 @@ def test_a_handover_that_was_cut_short_still_counts(log: Log, mirror: Mirror, mo
     assert follow(mirror, log) == 15
     report = verify_ledger(mirror.project.ledger_path, small.TRUST)
     assert not report.faults and report.covered == 15 and report.checkpoints == 3
+
+
+def test_a_policy_is_kept_whole_or_not_at_all(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(path: Path, data: bytes, **_options: object) -> None:
+        path.with_name(f"{path.name}.part").write_bytes(data[:20])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bitwitness.ledger.tile_export.durable.replace", cut)
+    with pytest.raises(KeyboardInterrupt):
+        Mirror(tmp_path / "new", log.policy)
+    monkeypatch.undo()
+    mirror = Mirror(tmp_path / "new", log.policy)
+    assert (mirror.folder / "trust.toml").read_bytes() == log.policy.read_bytes() and follow(mirror, log) == 12

@@ -123,3 +123,10 @@ def test_what_is_no_address_is_said_to_be_none(url: str) -> None:
     with pytest.raises(RemoteError) as caught, Remote(url) as remote:
         remote.get("checkpoint", 100)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 600
+
+
+def test_a_password_in_an_address_is_not_told() -> None:
+    for url in ("http://me:secret@127.0.0.1:9/log", "http://me:se@cret@127.0.0.1:9/log", "ftp://me:secret@host/"):
+        with pytest.raises(RemoteError) as raised, Remote(url) as remote:
+            remote.get("checkpoint", 10)
+        assert "cret" not in str(raised.value) and "cret" not in raised.value.url and "://…@" in raised.value.url

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import envelope, jcs, keys, merkle, prove, tlog_proof
+from bitwitness.ledger.cli import proof as proof_command
 from bitwitness.ledger.errors import EntryError, FoundWrong, SignatureError
 from bitwitness.ledger.note import COSIGNATURE, Verifier, sign_note
 from bitwitness.ledger.proof_file import extra_bytes, read_extra, verify_proof
@@ -241,12 +242,14 @@ def test_malformed_extra_data_is_refused(proof: str, extra: bytes) -> None:
     assert answers(verify_proof(_with(proof, extra=extra), small.TRUST))["proof"] is False
 
 
-def test_a_large_entry_is_handed_over_beside_its_proof(tmp_path: Path) -> None:
+def test_a_large_entry_is_handed_over_beside_its_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with small.create(tmp_path / "ledger.db") as ledger:
         config = {"model": {f"n{number}": "x" * 190 for number in range(150)}}
         small.RunWriter.begin(ledger, SIGNERS["trainer"], small.genesis() | {"config": config})
         ledger.sign_checkpoint(SIGNERS["log"])
         made = prove.prove(ledger, 7)
+        assert proof_command._tlog_proof(ledger, 7, made.checkpoint_note) == made.format()
+        assert "entry 7 is too large to be in the file" in capsys.readouterr().err
         assert made.extra is not None and read_extra(made.extra).entry is None
         assert exit_code(verify_proof(made.format(), small.TRUST)) == 2
         assert exit_code(verify_proof(made.format(), small.TRUST, ledger.entry(7))) == 0

@@ -84,6 +84,9 @@ def test_a_reader_beside_the_writer_finds_all_entries_and_the_tables_of_the_firs
         assert browse.listed(reader, before + 2).run == "demo"
         with pytest.raises(NoSuchEntry):
             browse.find_step(reader, "demo", 6)
+        for beyond in (2**63, -1):
+            with pytest.raises(NoSuchEntry, match=f"step {beyond} of run demo"):
+                browse.find_step(reader, "demo", beyond)
     assert examine(path, small.TRUST).faults == []
 
 
