@@ -147,6 +147,7 @@ def test_a_policy_is_kept_whole_or_not_at_all(log: Log, tmp_path: Path, monkeypa
     monkeypatch.setattr("bitwitness.ledger.tile_export.durable.replace", cut)
     with pytest.raises(KeyboardInterrupt):
         Mirror(tmp_path / "new", log.policy)
+    assert not (tmp_path / "new" / "trust.toml").exists()
     monkeypatch.undo()
     mirror = Mirror(tmp_path / "new", log.policy)
     assert (mirror.folder / "trust.toml").read_bytes() == log.policy.read_bytes() and follow(mirror, log) == 12
