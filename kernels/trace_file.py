@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,10 +146,15 @@ def write(path: Path, file: TraceFile) -> None:
     text += b" " * (-len(text) % 8)
     if len(text) > MOST_HEADER:
         raise TraceFileError(f"the script is too long: {len(text)} bytes of header, {MOST_HEADER} at most")
-    with path.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for part in parts:
-            out.write(part.data)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for part in parts:
+                out.write(part.data)
+        temporary.replace(path)  # whole or not at all
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path, limits: Limits | None = None) -> TraceFile:

@@ -1,9 +1,12 @@
-"""Files that a person names: read with a limit, failures in one line."""
+"""Files that a person names: read with a limit, written whole, failures in one line."""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
+from . import durable
 from .errors import BitwitnessError
 from .regular_file import open_regular
 
@@ -20,9 +23,23 @@ def read_file(path: Path, limit: int) -> bytes:
     return data
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write text with newlines as they are. Raises BitwitnessError."""
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8, whole or not at all: whoever reads what was there meanwhile reads that.
+
+    The file that a link leads to is written, and keeps its mode; a device or pipe is written into. Raises
+    BitwitnessError.
+    """
     try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise BitwitnessError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        data = content if isinstance(content, bytes) else content.encode("utf-8")
+        path = Path(os.path.realpath(path))
+        there = path.stat().st_mode if path.exists() else None
+        if there is not None and not stat.S_ISREG(there):
+            path.write_bytes(data)
+        elif os.access(path.parent, os.W_OK):
+            durable.replace(path, data)
+            if there is not None:
+                path.chmod(stat.S_IMODE(there))
+        else:  # a file that may be written in a folder that may not
+            path.write_bytes(data)
+    except (OSError, ValueError) as error:  # the latter: a zero byte in the path
+        raise BitwitnessError(f"{path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None

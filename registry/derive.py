@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import jcs, rfc3339
+from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import TensorLeaf, TensorView
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
@@ -27,6 +26,7 @@ from .names import Version, check_name, find_version, looks_like_name
 from .register import check_license, publish
 from .status import append_status
 from .weights import commitment_of
+from .words import speak
 
 DTYPES = {"bf16": "BF16", "fp16": "F16"}
 
@@ -190,13 +190,7 @@ def audit(project: Project, name: str) -> tuple[bool, str, int]:
             matched, line = True, recompute(release, sources)
         except FoundWrong as error:
             matched, line = False, str(error)
-        predicate = {
-            "release": version.leaf,
-            "signer": auditor.keyid,
-            "statement": RECOMPUTED if matched else NOT_RECOMPUTED,
-            "time": rfc3339.now(),
-        }
-        (index,) = ledger.append([seal(statement("endorse", None, predicate), auditor)])
+        index = speak(ledger, auditor, version, RECOMPUTED if matched else NOT_RECOMPUTED)
         append_status(ledger, log)
         ledger.sign_checkpoint(log)
     return matched, line, index

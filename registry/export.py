@@ -104,6 +104,7 @@ def export(
     packer = _oms_key(project) if oms else None
     with project.open_ledger() as ledger:
         version = find_version(ledger, name)
+    target = target.absolute()  # "." has a name of its own, too
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ExportRefused(f"{target} exists and is no empty folder; name a new one")
     opened = open_version(version, version.folder(project))

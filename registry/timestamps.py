@@ -35,19 +35,29 @@ def add(project: Project, name: str, url: str, roots: bytes) -> tuple[Version, d
     trusted = timestamp.load_roots(roots)
     with project.open_ledger() as ledger:
         version = find_version(ledger, name)
+    note = _read(project, version).checkpoint.encode()
+    answer = timestamp.ask(url, note)
+    time = timestamp.check(answer, note, trusted)
+    with project.open_ledger(writable=True):  # so that nobody makes the bundle anew meanwhile
+        read = _read(project, version)
+        if read.checkpoint.encode() != note:
+            raise BitwitnessError(
+                f"the bundle of {version} was made anew while the authority answered, and stays as it is: ask again"
+            )
+        added = read.model_copy(update={"timestamps": [*(read.timestamps or []), base64.b64encode(answer).decode()]})
+        replace_file(version.folder(project) / bundle.FILE_NAME, bundle.parse(added.encode()).encode())
+    return version, time
+
+
+def _read(project: Project, version: Version) -> bundle.Provenance:
+    """The bundle of a version, which has room for another timestamp."""
     folder = version.folder(project)
     if not folder.is_dir():
         raise BitwitnessError(f"{version} is not on disk ({folder}); `ledger model refresh {version}` writes it again")
     with Folder(folder) as opened:
         read = bundle.parse(bytes(opened.read(bundle.FILE_NAME, limit=bundle.SIZE_LIMIT)))
-    held = read.timestamps or []
-    if len(held) >= bundle.TIMESTAMPS_LIMIT:
+    if len(held := read.timestamps or []) >= bundle.TIMESTAMPS_LIMIT:
         raise TooMany(
             f"the bundle of {version} holds {len(held)} timestamps already; `ledger model refresh` drops them"
         )
-    note = read.checkpoint.encode()
-    answer = timestamp.ask(url, note)
-    time = timestamp.check(answer, note, trusted)
-    added = read.model_copy(update={"timestamps": [*held, base64.b64encode(answer).decode()]})
-    replace_file(folder / bundle.FILE_NAME, bundle.parse(added.encode()).encode())
-    return version, time
+    return read

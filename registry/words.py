@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bitwitness.ledger import rfc3339
@@ -29,6 +31,8 @@ from .names import NameRefused, NoSuchModel, Version, check_name, find_version
 from .own_ledger import Named
 from .policy import load_policy
 from .status import append_status
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class NotPromoted(BitwitnessError):
@@ -89,7 +93,7 @@ def set_alias(project: Project, name: str, alias: str, policy: Path | None = Non
             same = held.said["release"] == version.leaf and held.said.get("policy") == fields.get("policy")
             if same:
                 return Word(version, "alias", held.index, new=False)
-        return Word(version, "alias", _say(ledger, publisher, version, "alias", fields))
+        return Word(version, "alias", speak(ledger, publisher, version, "alias", fields))
 
 
 def remove_alias(project: Project, model: str, alias: str) -> Word:
@@ -98,7 +102,7 @@ def remove_alias(project: Project, model: str, alias: str) -> Word:
     check_name(alias, "alias")
     with project.open_ledger(writable=True) as ledger:
         version = find_version(ledger, f"{model}@{alias}")
-        return Word(version, "unalias", _say(ledger, publisher, version, "unalias", {"alias": alias}))
+        return Word(version, "unalias", speak(ledger, publisher, version, "unalias", {"alias": alias}))
 
 
 def say(project: Project, name: str, word: str, reason: str | None = None) -> Word:
@@ -119,7 +123,7 @@ def say(project: Project, name: str, word: str, reason: str | None = None) -> Wo
             raise WordRefused(f"{version} is neither deprecated nor revoked")
         if taken_back is not None and state == word:
             return Word(version, word, taken_back.index, new=False)
-        index = _say(ledger, publisher, version, word, {} if reason is None else {"reason": reason})
+        index = speak(ledger, publisher, version, word, {} if reason is None else {"reason": reason})
         append_status(ledger, log)
         return Word(version, word, index)
 
@@ -144,13 +148,14 @@ def _passed(project: Project, ledger: Ledger, version: Version, alias: str, held
     return hashlib.sha256(verdict.policy).hexdigest()
 
 
-def _say(ledger: Ledger, publisher: Signer, version: Version, word: str, fields: dict[str, str]) -> int:
+def speak(ledger: Ledger, signer: Signer, version: Version, word: str, fields: Mapping[str, str] = _NONE) -> int:
+    """Append a signed word on a version; its log index."""
     now = rfc3339.now()
-    # One statement can stand in a log once; times have whole seconds.
-    query = "SELECT 1 FROM endorsements WHERE release = ? AND statement = ? AND alias IS ? AND time >= ?"
+    # One statement can stand in a log once; times have whole seconds. Nobody waits for those of a clock that was ahead.
+    query = "SELECT 1 FROM endorsements WHERE release = ? AND statement = ? AND alias IS ? AND time = ?"
     while ledger.connection.execute(query, (version.index, word, fields.get("alias"), now)).fetchone():
         time.sleep(0.1)
         now = rfc3339.now()
-    predicate = {"signer": publisher.keyid, "release": version.leaf, "statement": word, "time": now, **fields}
-    (index,) = ledger.append([seal(statement("endorse", None, predicate), publisher)])
+    predicate = {"signer": signer.keyid, "release": version.leaf, "statement": word, "time": now, **fields}
+    (index,) = ledger.append([seal(statement("endorse", None, predicate), signer)])
     return index

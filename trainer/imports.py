@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,9 +86,15 @@ def import_checkpoint(source: Path, folder: Path, name: str) -> Import:
         raise ImportRefused(f"{target} exists; give the import another name, or remove the folder")
     files = _Files(source)
     model = read_config(files.read(CONFIG, _JSON_LIMIT), str(source / CONFIG))
-    layout = Layout(model)
+    layout, shards = Layout(model), _shards(files)
+    held = files.size(shards)
+    if 2 * layout.size > held:  # two bytes are the least that an element takes
+        raise ImportRefused(
+            f"{source / CONFIG} describes a model of {layout.size} parameters, which the {held} bytes of weights there "
+            "cannot hold"
+        )
     state = State(layout, moments=False)
-    _fill(files, layout, state, model)
+    _fill(files, shards, layout, state, model)
     made = Import(name, model, state.commit(optimizer=False).weights, files.listed())
     temporary = folder / f".tmp-{os.getpid()}"
     try:
@@ -190,12 +196,12 @@ def _record(made: Import) -> Json:
     return {"files": init["files"], "format": FORMAT, "model": model, "weights": init["weights"]}
 
 
-def _fill(files: _Files, layout: Layout, state: State, model: Model) -> None:
+def _fill(files: _Files, shards: Mapping[str, set[str] | None], layout: Layout, state: State, model: Model) -> None:
     """Convert every tensor into its place; what the checkpoint has too much or too little is refused."""
     wanted = layout.tensors(state.params)
     head: tuple[str, bytes] | None = None
     done: set[str] = set()
-    for shard, names in _shards(files).items():
+    for shard, names in shards.items():
         data = files.read(shard, _WEIGHTS_LIMIT)
         try:
             table: Header = read_header(data, shard)
@@ -268,6 +274,14 @@ class _Files:
 
     def has(self, name: str) -> bool:
         return (self.source / name).is_file()
+
+    def size(self, names: Iterable[str]) -> int:
+        """Bytes of these files together, as far as they are there."""
+        found = 0
+        for name in names:
+            with suppress(OSError):  # what is missing is said when it is read
+                found += (self.source / name).stat().st_size
+        return found
 
     def read(self, name: str, limit: int) -> bytes:
         path = self.source / name

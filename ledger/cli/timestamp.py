@@ -43,7 +43,7 @@ def get(
     folder = project.root / "timestamps"
     folder.mkdir(exist_ok=True)
     write_file(folder / f"{size}.note", newest)
-    (folder / f"{size}.tsr").write_bytes(answer)
+    write_file(folder / f"{size}.tsr", answer)
     _report(size, rfc3339.text(time), json_output)
     note(f"wrote {folder / f'{size}.note'} and {size}.tsr")
 

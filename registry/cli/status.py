@@ -51,7 +51,7 @@ def status(
         said = open_envelope(ledger.entry(index)).statement["predicate"]
         made = None if out is None else status_file.make(ledger, signed).encode()
     if out is not None and made is not None:
-        write_file(out, made.decode("utf-8"))
+        write_file(out, made)
         note(f"wrote {out}")
     if json_output:
         emit_json({"entry": index, **{name: said[name] for name in sorted(said) if name != "signer"}})

@@ -116,6 +116,7 @@ def test_an_auditor_recomputes_for_those_without_the_sources(two: Project, capsy
     made = derive.cast(two, "tiny-lm/1", "bf16")
     base = ["--project", str(two.root)]
     assert main([*base, "model", "audit", "tiny-lm-bf16"]) == 0
+    assert main([*base, "model", "audit", "tiny-lm-bf16"]) == 0  # in the same second, too
     refresh(two, "tiny-lm-bf16")
     checks = checks_of(made.path, two)
     assert checks["derivation"].ok is True and exit_code(checks.values()) == 0

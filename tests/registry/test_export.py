@@ -142,3 +142,12 @@ def test_an_export_holds_the_signed_files_and_proof_as_they_are(registered: Regi
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
     proof = parse((tmp_path / "out" / "provenance.json").read_bytes(), max_bytes=1 << 24)
     assert encode(proof) == (registered.folder / "provenance.json").read_bytes()
+
+
+def test_the_current_folder_is_a_new_one_if_it_is_empty(
+    registered: Registered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    assert export(registered.project, "demo-lm/1", Path()).path == tmp_path / "out"
+    assert (tmp_path / "out" / "provenance.json").is_file()

@@ -13,6 +13,7 @@ import pytest
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.registry import bundle, timestamps
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import PolicyError, TimestampTrust, load_policy, parse_policy
@@ -112,6 +113,29 @@ def test_what_cannot_be_read(stamped: Registered, authority: Authority, monkeypa
     path.write_bytes(jcs.encode({**read, "timestamps": read["timestamps"] * 8}))
     with pytest.raises(timestamps.TooMany, match="holds 8 timestamps already"):
         timestamps.add(stamped.project, "demo-lm", authority.url, authority.roots.read_bytes())
+
+
+def test_a_bundle_that_is_made_anew_meanwhile_stays(
+    registered: Registered, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The authority takes its time: what was said of the version since is not put back by the older bundle."""
+    from bitwitness.ledger import timestamp
+    from bitwitness.registry import words
+
+    ask = timestamp.ask
+
+    def slow(url: str, data: bytes) -> bytes:
+        answer = ask(url, data)
+        words.say(registered.project, "demo-lm/1", "deprecated")
+        refresh(registered.project, "demo-lm/1")
+        return answer
+
+    monkeypatch.setattr(timestamp, "ask", slow)
+    with pytest.raises(BitwitnessError, match="was made anew while the authority answered"):
+        timestamps.add(registered.project, "demo-lm/1", authority.url, authority.roots.read_bytes())
+    read = bundle.parse((registered.folder / bundle.FILE_NAME).read_bytes())
+    assert read.timestamps is None
+    assert "deprecation" in checks_of(registered, None)
 
 
 def test_policies_on_timestamps(registered: Registered) -> None:

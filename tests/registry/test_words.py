@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,16 @@ def test_status_is_signed_and_checked(registered: Registered, capsys: pytest.Cap
         last = check_statuses(ledger)[-1]
     assert last.ok is False and "ledger, revoked_releases" in last.detail
     _answer(capsys, registered, "status", "--check", code=1)
+
+
+def test_a_clock_that_was_ahead_is_not_waited_for(registered: Registered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word of a day ahead stands there; the next one is signed now."""
+    with monkeypatch.context() as patch:
+        patch.setattr("bitwitness.registry.words.rfc3339.now", lambda: "2999-01-01T00:00:00Z")
+        words.set_alias(registered.project, "demo-lm/1", "champion")
+        words.remove_alias(registered.project, "demo-lm", "champion")
+    begun = time.monotonic()
+    words.set_alias(registered.project, "demo-lm/1", "champion")
+    words.remove_alias(registered.project, "demo-lm", "champion")
+    words.set_alias(registered.project, "demo-lm/1", "champion")  # in the same second as before
+    assert time.monotonic() - begun < 10

@@ -223,6 +223,10 @@ def test_the_commands(trained: Project, ledger: Ledger, honest: Path, tmp_path: 
     assert (found["op"], found["index"], found["ulp"]) == ("rmsnorm_backward", [3], 1 << 30)
     # Of trace.json alone the operator is told, and how to get the other party's values.
     (alone := tmp_path / "alone.json").write_bytes((theirs / "trace.json").read_bytes())
+    kept = (theirs / trace_record.STEP).read_bytes()
+    code, out = ledger("bisect", str(ours), str(theirs), "--out", str(theirs / trace_record.STEP))
+    assert code == 2 and "is there already, and is no dispute; name another file with --out" in out
+    assert (theirs / trace_record.STEP).read_bytes() == kept
     code, out = ledger("bisect", str(ours), str(alone))
     assert code == 1 and "theirs: the values are not in this trace; ask for `ledger trace r --step 4 --call" in out
 

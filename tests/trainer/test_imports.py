@@ -209,6 +209,15 @@ def test_tensors_that_are_not_the_models_are_refused(
     assert not list((tmp_path / "imports").glob("*"))
 
 
+def test_a_config_of_more_than_the_weights_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some bytes of configuration ask for terabytes: they are compared with the files before memory is taken."""
+    big = {"hidden_size": 65536, "intermediate_size": 65536, "num_hidden_layers": 512}
+    source = write_checkpoint(tmp_path / "source", config={**TOPOLOGY, **big})
+    monkeypatch.setattr(imports, "State", None)
+    with pytest.raises(ImportRefused, match=r"describes a model of \d{14} parameters, which the \d+ bytes of weights"):
+        import_checkpoint(source, tmp_path / "imports", "a")
+
+
 def test_a_tied_head_that_is_the_embedding_may_stand_in_the_file(tmp_path: Path) -> None:
     tensors = checkpoint_tensors()
     plain = import_checkpoint(write_checkpoint(tmp_path / "a", tensors), tmp_path / "imports", "a")

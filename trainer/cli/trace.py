@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bitwitness.kernels import culprit, judge, trace_file, trace_record
+from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.trace_limits import Limits
 from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.errors import BitwitnessError
@@ -152,6 +153,7 @@ def bisect(
     result = difference_json(found, mine)
     if found is not None and found.dispute is not None:
         path = out or (ours if ours.is_dir() else ours.parent) / "dispute.safetensors"
+        _keep(path)
         trace_file.write(path, found.dispute)
         result["dispute"] = str(path)
     if as_json:
@@ -164,6 +166,18 @@ def bisect(
         if "dispute" in result:
             typer.echo(f"wrote {result['dispute']}: `ledger referee {result['dispute']}` says who is right")
     raise typer.Exit(0 if found is None else 1)
+
+
+def _keep(path: Path) -> None:
+    """Raise BitwitnessError if something else than a dispute is where one would be written, such as a trace."""
+    if not path.exists():
+        return
+    try:
+        dispute = any("chunk" in action for action in trace_file.read(path).actions)
+    except (KernelError, OSError):
+        dispute = False
+    if not dispute:
+        raise BitwitnessError(f"{path} is there already, and is no dispute; name another file with --out")
 
 
 def referee(
