@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,6 +151,11 @@ def _listed(index: int, data: bytes, run: str | None) -> Listed:
     return Listed(index, kind_of(statement), merkle.leaf_hash(data).hex(), run, statement)
 
 
+def _audited(audit: Mapping[str, Any]) -> str:
+    part = audit["units"][0].get("part")
+    return f"{audit['steps']} steps compared" if part is None else f"{part} of {len(audit['units'])} steps"
+
+
 _SUMMARIES = {
     "key": lambda p: f"{p['action']} {p['key']['role']} key {p['key']['keyid'][:16]}",
     "dataset": lambda p: f"{p['name']}: {p['documents']} documents, {p['tokens']} tokens",
@@ -164,7 +169,7 @@ _SUMMARIES = {
     "halt": lambda p: f"after step {p['step']}: {p['reason']}",
     "end": lambda p: f"after step {p['step']}",
     "audit-intent": lambda p: f"steps {p['first']} to {p['last']}, {p['samples']} units to draw",
-    "audit": lambda p: f"{p['result']}: {p['steps']} steps compared, {p['basis']}",
+    "audit": lambda p: f"{p['result']}: {_audited(p)}, {p['basis']}",
     "recheck": lambda p: f"{p['result']}: audit {p['audit'][:16]}, {p['steps']} steps computed again",
     "release": lambda p: f"{p['model']} version {p['version']}, from step {p['step']}",
     "endorse": lambda p: f"{p['statement']}{' ' + p['alias'] if 'alias' in p else ''}: release {p['release'][:16]}",

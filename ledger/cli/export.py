@@ -46,8 +46,11 @@ def export(
             answer |= {"runs": told, "missing": missing}
         output.emit_json(answer)
         return
-    print(f"{tiles}: {done.size} entries, {done.written} tiles written")
+    print(f"{tiles}: {done.size} entries, {output.counted(done.written, 'tile')} written")
     for name, one in zip(run or [], runs, strict=True):
-        print(f"run {name}: {len(one.states)} stored states, {len(one.datasets)} datasets, {one.bytes} bytes")
+        states, datasets = (
+            output.counted(len(many), noun) for many, noun in ((one.states, "stored state"), (one.datasets, "dataset"))
+        )
+        print(f"run {name}: {states}, {datasets}, {one.bytes} bytes")
     for item in missing:
         output.note(f"note: {item} is not exported")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
-from bitwitness.ledger.cli.output import emit_json, note
+from bitwitness.ledger.cli.output import counted, emit_json, note
 from bitwitness.ledger.sizes import parse_size
 
 from ..derive import Derived, parse_part
@@ -38,7 +38,7 @@ def import_(
     if json_output:
         emit_json({"name": made.name, **made.init(), "model": made.model.model_dump()})
         return
-    print(f"{made.name}: {len(made.files)} files, weights {made.weights.root}")
+    print(f"{made.name}: {counted(len(made.files), 'file')}, weights {made.weights.root}")
     note(f'begin a run with it: from = "import:{made.name}" in [run]; its [model] may be left out')
 
 
@@ -73,7 +73,7 @@ def export(
     if json_output:
         emit_json({"model": str(made.version), "path": str(made.path), "files": dict(made.files)})
         return
-    print(f"{made.version}: {len(made.files)} files in {made.path}")
+    print(f"{made.version}: {counted(len(made.files), 'file')} in {made.path}")
 
 
 AsOption = Annotated[str | None, typer.Option("--as", metavar="NAME", help="The model that it becomes a version of.")]

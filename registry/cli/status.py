@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
-from bitwitness.ledger.cli.output import emit_checks, emit_json, note
+from bitwitness.ledger.cli.output import counted, emit_checks, emit_json, note
 from bitwitness.ledger.envelope import open_envelope
 from bitwitness.ledger.user_files import write_file
 
@@ -56,5 +56,6 @@ def status(
     if json_output:
         emit_json({"entry": index, **{name: said[name] for name in sorted(said) if name != "signer"}})
         return
-    revoked = f"{len(said['revoked_keys'])} keys ended, {len(said['revoked_releases'])} releases revoked"
-    print(f"status {said['sequence']} of {said['time']}, log entry {index}: {revoked}, {said['runs']['size']} runs")
+    keys, releases = counted(len(said["revoked_keys"]), "key"), counted(len(said["revoked_releases"]), "release")
+    told = f"{keys} ended, {releases} revoked, {counted(said['runs']['size'], 'run')}"
+    print(f"status {said['sequence']} of {said['time']}, log entry {index}: {told}")

@@ -537,6 +537,8 @@ def test_the_page_of_a_merge_leads_to_its_sources(project: Project) -> None:
     assert answer.status_code == 200 and "what the first source goes back to" in answer.text
     for text in ('0.75 × <a href="/models/small-lm/1">', '0.25 × <a href="/models/other-lm/1">', '/runs/other">other'):
         assert text in answer.text
+    # The loss that was measured is of a source's step, not of the merge.
+    assert re.search(r"Held-out loss</dt><dd[^>]*>–", answer.text)
 
 
 def test_what_is_exported_names_every_source(project: Project, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_walk_through(
     monkeypatch.syspath_prepend(project.root)
     scope: dict[str, Any] = {}
     exec(blocks("python")[1], scope)
-    assert torch.equal(scope["model"].head.weight, load_verified("out", "trust.toml")["tokens.weight"])
+    assert torch.equal(scope["model"].head.weight, load_verified("own-out", "trust.toml")["tokens.weight"])
 
 
 def test_the_long_form(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.audit_rules import AuditedRun, contradiction
+from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import tree
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f64_from_hex
@@ -142,6 +143,19 @@ def test_one_part_is_audited_alone(trained: Project, monkeypatch: pytest.MonkeyP
         assert part(trained, name, 4) == ("match", [(4, "match")])
     assert part(trained, "norm", 1, 2) == ("match", [(1, "match"), (2, "match")])
     assert part(trained, f"update:{TENSOR}", 3)[0] == "unavailable"  # state 3 is not stored
+
+
+def test_what_is_said_of_an_audit_of_parts(
+    trained: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It compares no step, and calls for no release."""
+    monkeypatch.chdir(trained.root)
+    assert main(["audit", "r", "--steps", "1:2", "--part", "norm", "--threads", "2"]) == 0
+    said = capsys.readouterr()
+    assert "match: norm of 2 steps of r computed again (self-chosen); entry " in said.out
+    assert "compared bit for bit" not in said.out and "next:" not in said.err
+    assert main(["log", "--kind", "audit"]) == 0
+    assert "match: norm of 2 steps, self-chosen" in capsys.readouterr().out
 
 
 def test_a_part_that_no_run_has(trained: Project) -> None:

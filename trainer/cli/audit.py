@@ -202,7 +202,8 @@ def audit(
         for boundary in done.boundaries:
             same = ", the state that the next run begins with, bit for bit" if boundary.outcome == "match" else ""
             say(f"boundary {boundary.parent}@{boundary.step} → {boundary.child}: {boundary.outcome}{same}")
-    if opened.named is not None and done.result == "match" and done.reports[-1].ended:
+    whole = all(unit.part is None for unit in done.reports[-1].units)
+    if opened.named is not None and done.result == "match" and done.reports[-1].ended and whole:
         last = shlex.quote(done.reports[-1].name)
         note(f"next: ledger model register {last}-lm --run {last}")
     raise typer.Exit(EXIT_STATUS.get(done.result, 2))

@@ -11,6 +11,7 @@ from bitwitness.ledger.cli.output import counted, note, say
 
 from ..ancestry_audit import AncestryReport
 from ..audit import AuditReport
+from ..eval_audit import EVAL
 from ..outcome import UnitResult
 from ..plan import AuditPlan
 from ..recheck import RecheckReport
@@ -138,10 +139,14 @@ def audit_lines(report: AuditReport, again: str) -> Iterator[str]:
     if screened.compared:
         wrong = f", {len(screened.faults)} impossible" if screened.faults else ", all within what AdamW allows"
         yield f"screen: {screened.compared} of {screened.total} intervals between stored states{wrong}"
-    yield (
-        f"{report.result}: {report.count} of {report.steps} steps of {report.name} compared bit for bit "
-        f"({report.basis}); " + ("not in the log yet" if report.entry is None else f"entry {report.entry}")
-    )
+    part = report.units[0].part if report.units else None
+    if part is None:
+        what = f"{report.count} of {report.steps} steps of {report.name} compared bit for bit"
+    else:
+        part = "held-out loss" if part == EVAL else part
+        what = f"{part} of {counted(len(report.units), 'step')} of {report.name} computed again"
+    where = "not in the log yet" if report.entry is None else f"entry {report.entry}"
+    yield f"{report.result}: {what} ({report.basis}); {where}"
     if report.result == "match":
         yield _chance(report)
 

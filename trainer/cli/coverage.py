@@ -87,7 +87,8 @@ def _lines(found: Coverage, *, history: bool) -> Iterator[str]:
         yield "  ░ 0, ▒ 1, ▓ 2, █ 3 or more auditors (each cell: its least covered step)"
     for number, steps in found.histogram().items():
         share = 100 * steps / found.steps if found.steps else 0.0
-        yield f"{number} {'auditor ' if number == 1 else 'auditors'} {steps:>9} steps {share:5.1f}%"
+        auditors, noun = "auditor " if number == 1 else "auditors", "step " if steps == 1 else "steps"
+        yield f"{number} {auditors} {steps:>9} {noun} {share:5.1f}%"
     for entry in found.mismatches:
         yield f"entry {entry} found a mismatch; `ledger show {entry}`"
     if found.unknown is not None:

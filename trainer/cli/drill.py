@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
+from bitwitness.ledger.cli.output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
 from ..drill import DrillResult, small_run
@@ -108,8 +109,8 @@ def _lines(result: DrillResult) -> list[str]:
         "in a unit that every audit replays" if result.always else f"predicted chance {result.predicted:.2f} an audit"
     )
     said = [
-        f"{planted}{where} found by audit {result.audits} of {result.samples} "
-        f"sampled units ({every}, {result.measured:.2f} of drawn samples)"
+        f"{planted}{where} found by audit {result.audits}, each of {counted(result.samples, 'sampled unit')} "
+        f"({every}, {result.measured:.2f} of drawn samples)"
     ]
     said += [f"  {line}" for line in result.said]
     if not result.operator:

@@ -67,6 +67,7 @@ def version(asked: Asked) -> Page:
         release=release["entry"],
     )
     said = _said_of(asked, release["entry"])
+    sources = signed_rows.sources(asked, found)
     lineage = _lineage(asked, run, release["step"])
     evals = asked.records(
         "evals",
@@ -84,13 +85,13 @@ def version(asked: Asked) -> Page:
             "aliases": said["aliases"],
             "state": said["word"],
             "files": files,
-            "sources": signed_rows.sources(asked, found),
+            "sources": sources,
             "lineage": lineage,
             "audits": audits,
             "more_audits": more_audits,
             "strip": coverage_strip(units, [state["step"] for state in states], start=first - 1, last=last),
             "outcomes": {unit.outcome for unit in units},
-            "evals": evals,
+            "evals": [] if sources else evals,  # a merge or cast has other weights than the step that was measured
             "endorsements": words,
             "found": signed_rows.judged(asked, found),
         },
