@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bitwitness.ledger import checkpoint, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint, open_checkpoint, parse_checkpoint
-from bitwitness.ledger.errors import BitwitnessError, NoteError, SignatureError
+from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner, NoteError, SignatureError
 
 SIGNER = keys.Signer.from_seed("log", bytes([2]) * 32)
 ORIGIN = checkpoint.default_origin(SIGNER.public)
@@ -127,6 +127,22 @@ def test_extension_lines_are_kept() -> None:
     text = f"go.sum database tree\n1\n{ROOT_TEXT}\nfirst\nsecond\n"
     head = parse_checkpoint(text)
     assert head.extensions == ("first", "second") and head.format() == text
+
+
+def test_a_checkpoint_is_no_longer_than_a_note() -> None:
+    with pytest.raises(NoteError, match="longer than 1000000"):
+        parse_checkpoint(f"log\n1\n{ROOT_TEXT}\n{'x' * note.MAX_NOTE}\n")
+
+
+def test_cosigners_alone_do_not_speak_for_the_log() -> None:
+    other = keys.Signer.from_seed("witness", bytes([3]) * 32)
+    cosigner = note.Verifier("w.example", other.public, note.COSIGNATURE)
+    line = note.cosignature_line(HEAD.format(), "w.example", other, 1)
+    alone = note.Note(HEAD.format(), (line,)).format()
+    with pytest.raises(NoKnownSigner, match="no known key of the log"):
+        open_checkpoint(alone, [VERIFIER], ORIGIN, [cosigner])
+    both = note.add_signatures(note.sign_note(HEAD.format(), ORIGIN, SIGNER), [line])
+    assert len(open_checkpoint(both, [VERIFIER], ORIGIN, [cosigner])[1].verified) == 2
 
 
 def test_extension_lines_are_counted_before_they_are_read() -> None:

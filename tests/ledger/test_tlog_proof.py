@@ -132,6 +132,23 @@ def test_malformed(text: str) -> None:
         tlog_proof.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("index 1\n\n" + "x" * tlog_proof.MAX_PROOF + "\n", "bytes are more than"),
+        ("index 1\n\n" + "x" * note.MAX_NOTE + "\n", "the checkpoint is too long"),
+        ("index 1\n", "no empty line with a checkpoint"),
+        ("index 1\n\n", "no empty line with a checkpoint"),
+        ("index 1\n" + (HASH + "\n") * 64 + "\nx\n", "more than 63 hashes"),
+        ("extra " + "A" * (tlog_proof.MAX_LINE + 4) + "\nindex 1\n\nx\n", "a line is longer"),
+        ("extra " + "A" * (tlog_proof.MAX_LINE - 8) + "\nindex 1\n\nx\n", "the extra data has not"),
+    ],
+)
+def test_each_cap_is_met_before_what_it_bounds_is_read(text: str, says: str) -> None:
+    with pytest.raises(NoteError, match=says):
+        tlog_proof.parse(f"c2sp.org/tlog-proof@v1\n{text}")
+
+
 def test_sixty_three_hashes_are_the_most() -> None:
     text = "c2sp.org/tlog-proof@v1\nindex 1\n" + (HASH + "\n") * 63 + "\nx\n"
     assert tlog_proof.parse(text).format() == text
