@@ -260,6 +260,12 @@ def test_frontier_refuses_a_wrong_edge() -> None:
     refused(merkle.Frontier().append, b"short")
 
 
+def test_the_largest_tree_does_not_grow() -> None:
+    full = merkle.Frontier(merkle.MAX_SIZE, [bytes([number]) * 32 for number in range(63)])
+    refused(full.append, LEAVES[0])
+    assert full.size == merkle.MAX_SIZE
+
+
 def test_hashes_of_other_lengths_are_refused() -> None:
     refused(merkle.verify_inclusion, 0, 2, LEAVES[0], [b""], merkle.root(LEAVES[:2]))
     refused(merkle.verify_inclusion, 0, 1, LEAVES[0][:31], [], LEAVES[0][:31])

@@ -94,6 +94,44 @@ def test_cosignatures_carry_their_time() -> None:
             open_note(note.add_signatures(NOTE, [line]), [witness])
 
 
+def test_cosignatures_are_of_72_bytes_and_of_a_time_that_is_one() -> None:
+    witness = Verifier("witness.example", SIGNER.public, COSIGNATURE)
+    good = note.cosignature_line(BODY, "witness.example", SIGNER, 7).signature
+    for signature in (good[:3], good[:8], good[:-1], good + b"\0", good[8:]):
+        line = note.SignatureLine("witness.example", witness.key_id, signature)
+        with pytest.raises(SignatureError, match="not 72 bytes"):
+            open_note(note.add_signatures(NOTE, [line]), [witness])
+    # What the witness itself has signed, of a time that no clock shows.
+    late = (2**63).to_bytes(8, "big") + SIGNER.sign(f"cosignature/v1\ntime {2**63}\n{BODY}".encode())
+    line = note.SignatureLine("witness.example", witness.key_id, late)
+    with pytest.raises(SignatureError, match="no valid time"):
+        open_note(note.add_signatures(NOTE, [line]), [witness])
+
+
+@pytest.mark.parametrize("type", [0, 2, 5, 6, 255])
+def test_keys_of_other_types_make_no_verifier(type: int) -> None:
+    with pytest.raises(NoteError, match="not supported"):
+        Verifier(NAME, SIGNER.public, type)
+
+
+def test_what_is_wrong_is_said() -> None:
+    for text, says in (
+        (LINE, "no empty line before"),
+        (BODY + "\n", "no signature lines that end"),
+        (BODY + "\n" + LINE.rstrip("\n"), "no signature lines that end"),
+    ):
+        with pytest.raises(NoteError, match=says):
+            parse_note(text)
+    for vkey, says in (
+        (f"{'x' * 1000}+{ID}+{KEY}", "at most 1000 characters"),
+        (f"{NAME}+{ID}0+{KEY}", "8 hex digits"),
+        (f"{NAME}+{ID[:-1]}+{KEY}", "8 hex digits"),
+        (f"{NAME}+00000000+{KEY}", "the key id is"),
+    ):
+        with pytest.raises(NoteError, match=says):
+            Verifier.parse(vkey)
+
+
 def test_every_byte_changed_is_caught() -> None:
     data = NOTE.encode()
     for position in range(len(data)):

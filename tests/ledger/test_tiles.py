@@ -81,6 +81,26 @@ def test_bundles() -> None:
         tiles.decode_hashes(bytes(33), 1)
 
 
+def test_what_is_wrong_is_said() -> None:
+    for level, index, width, says in (
+        (64, 0, 1, "level"), (-1, 0, 1, "level"), (0, -1, 1, "index"), (0, 2**55, 1, "index"), (0, 0, 0, "width"),
+        (0, 0, 257, "width"), (None, 0, -1, "width"),
+    ):  # fmt: skip
+        with pytest.raises(TileError, match=f"the {says} "):
+            Tile(level, index, width)
+    for level, index in ((0, 1), (None, 1), (1, 1), (2, 0)):
+        with pytest.raises(TileError, match="has no tile"):
+            tile_at(level, index, 256)
+    for data, says in (
+        (b"", "ends after 0 of 1"),
+        (b"\0", "ends after 0"),
+        (b"\0\2a", "cut short"),
+        (b"\0\0a", "follow"),
+    ):
+        with pytest.raises(TileError, match=says):
+            tiles.decode_bundle(data, 1)
+
+
 def test_every_node_of_a_tree_comes_from_its_tiles() -> None:
     leaves = [merkle.leaf_hash(b"%d" % number) for number in range(70_000)]
     levels = [leaves]
