@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import envelope, jcs, keys, merkle
+from bitwitness.ledger import envelope, jcs, keys, merkle, tiles
 from bitwitness.ledger.errors import BitwitnessError, EntryError, FoundWrong, SignatureError
 
 SIGNER = keys.Signer.from_seed("trainer", bytes(range(32)))
@@ -102,6 +102,12 @@ SIGNATURE = json.loads(envelope.seal(STATEMENT, SIGNER))["signatures"][0]
         (changed(payload="e3 0="), "base64"),
         (changed(payload="e3_-"), "base64"),
         (changed(payload=1), "base64"),
+        *((changed(signatures=wrong), "exactly one signature") for wrong in (1, "x", {"0": SIGNATURE}, True)),
+        *((changed(signatures=[wrong]), "nothing else") for wrong in (1, "x", [SIGNATURE], {})),
+        (
+            envelope.assemble(b'{"a":"' + b"x" * 50_000 + b'"}', SIGNER.keyid, bytes(64)),
+            "more than the 65535 of an entry",
+        ),
         (b"[]", "nothing else"),
         (b"", "JSON"),
         (json.dumps(json.loads(changed())).encode(), "canonical"),
@@ -120,6 +126,24 @@ def test_seal_refuses_another_signer_and_large_entries() -> None:
         envelope.seal({"predicate": "x"}, SIGNER)
     with pytest.raises(EntryError, match="65535"):
         envelope.seal({"predicate": {"signer": SIGNER.keyid, "text": "x" * 50_000}}, SIGNER)
+
+
+def test_the_largest_entry_fits_into_a_bundle() -> None:
+    """Two bytes say how long an entry is; the next larger one is refused, by who seals and by who reads."""
+    sealed = [
+        envelope.seal({"predicate": {"signer": SIGNER.keyid, "text": "x" * size}}, SIGNER) for size in (48_000, 48_001)
+    ]
+    spare = (envelope.MAX_ENTRY - len(sealed[0])) // 4 * 3
+    sizes = range(48_000 + spare - 3, 48_000 + spare + 6)
+    taken = []
+    for size in sizes:
+        try:
+            taken.append(envelope.seal({"predicate": {"signer": SIGNER.keyid, "text": "x" * size}}, SIGNER))
+        except EntryError:
+            break
+    assert 0 < len(taken) < len(sizes) and envelope.MAX_ENTRY - 4 < len(taken[-1]) <= envelope.MAX_ENTRY
+    assert envelope.open_envelope(taken[-1]).statement["predicate"]["text"][-1] == "x"
+    assert tiles.decode_bundle(tiles.encode_bundle([taken[-1], sealed[1]]), 2) == [taken[-1], sealed[1]]
 
 
 def test_verify_refuses_another_key() -> None:

@@ -255,9 +255,19 @@ def test_a_request_that_was_cut_is_not_answered_with_a_cosignature(witness: Witn
     """Two signatures, of which one arrived: what is there would be a request, too."""
     whole = request(0, 5) + "\N{EM DASH} more.example AAAAAAAA\n"
     cut = whole[: whole.index("\N{EM DASH} more")]
-    assert over_http(witness, part(cut, True), {"type": "http.disconnect"})[0] == 400
+    status, _headers, said = over_http(witness, part(cut, True), {"type": "http.disconnect"})
+    assert status == 400 and "or ended early" in said
     assert witness.newest(ORIGIN) is None
     assert over_http(witness, part(whole))[0] == 200
+
+
+def test_no_more_of_a_request_is_read_than_one_may_have(witness: Witness) -> None:
+    pieces = [part("x" * 100_000, True) for _ in range(20)]
+    taken = iter(pieces)
+    status, _headers, said = over_http(witness, *pieces)
+    assert status == 400 and "larger than" in said
+    body = asyncio.run(witness_server._body(lambda: asyncio.sleep(0, next(taken))))
+    assert body is None and len(list(taken)) == 20 - 1 - witness_server.MAX_REQUEST // 100_000
 
 
 def test_requests_that_cannot_be_made() -> None:

@@ -72,6 +72,7 @@ def test_none_and_one_witness() -> None:
 
 def test_cosignatures_on_a_note_and_their_time() -> None:
     policy = parse_policy(LINES + "group g 2 w0 w1 w2\nquorum g\n")
+    nobody = parse_policy(LINES + "quorum none\n")
     body = "log.example\n1\n" + "A" * 43 + "=\n"
     text = note.sign_note(body, "log.example", keys.Signer.from_seed("log", bytes(32)))
     for count, expected in ((1, None), (2, 100), (3, 200)):
@@ -79,6 +80,7 @@ def test_cosignatures_on_a_note_and_their_time() -> None:
         opened = note.open_note(note.add_signatures(text, lines), [LOG, *policy.verifiers])
         assert policy.met_by(opened) == (expected is not None)
         assert policy.witnessed_at(opened) == expected
+        assert nobody.met_by(opened) and nobody.witnessed_at(opened) is None  # it asks nobody when
         assert len(policy.cosignatures(opened)) == count
 
 
@@ -128,6 +130,9 @@ SAME_KEY = Verifier("other.example", SIGNERS[0].public, COSIGNATURE).vkey
         "quorum none\r\n",
         "quorum\x0bnone",
         "quorum none\x00",
+        "# a comment with \x00\nquorum none",
+        "# a comment with \x7f\nquorum none",
+        "# a comment with \r\nquorum none",
         "quorum\u00a0none",
         "\ud800quorum none",
     ],
