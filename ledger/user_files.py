@@ -31,15 +31,15 @@ def write_file(path: Path, content: str | bytes) -> None:
     """
     try:
         data = content if isinstance(content, bytes) else content.encode("utf-8")
-        path = Path(os.path.realpath(path))
-        there = path.stat().st_mode if path.exists() else None
+        real = Path(os.path.realpath(path))
+        there = real.stat().st_mode if real.exists() else None
         if there is not None and not stat.S_ISREG(there):
-            path.write_bytes(data)
-        elif os.access(path.parent, os.W_OK):
-            durable.replace(path, data)
+            real.write_bytes(data)
+        elif os.access(real.parent, os.W_OK):
+            durable.replace(real, data)
             if there is not None:
-                path.chmod(stat.S_IMODE(there))
+                real.chmod(stat.S_IMODE(there))
         else:  # a file that may be written in a folder that may not
-            path.write_bytes(data)
+            real.write_bytes(data)
     except (OSError, ValueError) as error:  # the latter: a zero byte in the path
         raise BitwitnessError(f"{path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None

@@ -55,8 +55,9 @@ class Version:
 def check_name(name: str, what: str = "model") -> None:
     """Raise NameRefused for a name that is not also a plain folder name."""
     if not _NAME.fullmatch(name):
+        article = "an" if what[0] in "aeiou" else "a"
         raise NameRefused(
-            f"{name[:100]!a} is not a {what} name: 1 to 100 of A-Z a-z 0-9 . _ -, not starting with . _ -"
+            f"{name[:100]!a} is not {article} {what} name: 1 to 100 of A-Z a-z 0-9 . _ -, not starting with . _ -"
         )
 
 

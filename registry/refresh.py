@@ -65,6 +65,10 @@ def refresh(
         version = find_version(ledger, name)
         folder = version.folder(project)
         release = open_envelope(ledger.entry(version.index)).statement["predicate"]
+        if folder.is_symlink() and not folder.exists():
+            raise BitwitnessError(
+                f"{folder} is a link that leads nowhere; remove it, and refresh writes the folder again"
+            )
         if not folder.exists():
             return Refreshed(version, restore(project, ledger, log, version, release, cosign), ledger.size)
         check_files(folder, release["files"])

@@ -10,13 +10,13 @@ import typer
 from bitwitness.ledger import rfc3339
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import emit_json, note
+from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.plain import plain
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.user_files import read_file
 
 from .. import diff as differences
 from .. import words
-from ..refresh import FilesDiffer
 from ..refresh import refresh as make_anew
 from .options import VersionArgument, WitnessesOption, WitnessOption, cosigner
 
@@ -153,8 +153,8 @@ def _tell(project: Project, said: words.Word, witness: list[str] | None, witness
         try:
             made = make_anew(project, str(said.version), cosign=cosigner(project, witness, witnesses))
             answer["bundle"] = str(made.path)
-        except FilesDiffer as error:
-            note(f"warning: it is signed, but no bundle was made: {error}")
+        except (BitwitnessError, OSError) as error:  # whatever is wrong with the files: the word stands
+            note(f"warning: {said.statement} is signed (log entry {said.index}), but no bundle was made: {error}")
     else:
         note(f"{said.version} is not on disk, so no bundle was refreshed")
     if json_output:

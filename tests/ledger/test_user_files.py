@@ -47,3 +47,6 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(BitwitnessError) as error:
             write_file(path, text)
         assert "\n" not in str(error.value)
+    os.symlink(tmp_path, tmp_path / "folder")
+    with pytest.raises(BitwitnessError, match=r"/folder: is a directory$"):  # as it was named
+        write_file(tmp_path / "folder", "a")

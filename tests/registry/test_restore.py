@@ -34,6 +34,23 @@ def test_a_damaged_file_is_refused(registered: Registered, capsys: pytest.Captur
     assert "no bundle was made" in _main(registered, capsys, "model", "revoke", "demo-lm/1")
 
 
+def test_a_word_is_signed_whatever_lies_in_the_folder(
+    registered: Registered, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody who revokes must think, by an error about files, that it was not done."""
+    path = registered.folder / bundle.FILE_NAME
+    path.unlink()
+    path.mkdir()
+    said = _main(registered, capsys, "model", "revoke", "demo-lm/1")
+    assert (
+        "warning: revoked is signed (log entry" in said and "provenance.json" in said and "demo-lm/1: revoked" in said
+    )
+    shutil.rmtree(registered.folder)
+    registered.folder.symlink_to("nowhere")
+    said = _main(registered, capsys, "model", "refresh", "demo-lm/1", code=2)
+    assert "is a link that leads nowhere; remove it" in said and said.count("\n") == 1
+
+
 def test_shards_of_another_size(registered: Registered, capsys: pytest.CaptureFixture[str]) -> None:
     """How large the shards were may be said nowhere; then the command that knows is named, and nothing is written."""
     path = register(registered.project, "demo-lm", "small", step=2, shard_bytes=100).path

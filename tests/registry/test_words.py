@@ -67,7 +67,7 @@ def test_an_alias_moves_and_goes(registered: Registered, capsys: pytest.CaptureF
     [
         (("alias", "demo-lm/7", "champion"), 2, "it has version 1"),
         (("alias", "other/1", "champion"), 2, "there is no model other"),
-        (("alias", "demo-lm/1", "a b"), 2, "not a alias name"),
+        (("alias", "demo-lm/1", "a b"), 2, "not an alias name"),
         (("alias", "demo-lm/1", "2"), 2, "read like a version"),
         (("alias", "demo-lm", "nobody", "--remove"), 2, "no alias nobody"),
         (("alias", "../demo-lm", "x"), 2, "NAME, NAME/VERSION or NAME@ALIAS"),
