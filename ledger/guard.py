@@ -114,6 +114,13 @@ def foreign_objects(connection: sqlite3.Connection) -> list[str]:
     return wrong
 
 
+def edited_views(connection: sqlite3.Connection) -> list[str]:
+    """Views that answer otherwise than this program's: one may never end. One that is missing answers nothing."""
+    found = _found(connection)
+    views = {name: sql for name, (kind, sql) in expected().items() if kind == "view"}
+    return [name for name, sql in views.items() if name in found and found[name] != [("view", name, sql)]]
+
+
 @cache
 def expected() -> dict[str, tuple[str, str]]:
     """name → (type, SQL) of everything in an empty ledger, made in memory."""

@@ -186,8 +186,13 @@ def _check_length(path: Path, stated: int) -> None:
         raise LedgerDamaged(path, f"it was cut to {length} bytes; restore it from a copy")
 
 
-def check_identity(path: Path, connection: sqlite3.Connection, *, schema_too: bool = True) -> None:
-    """Tell a database of another program or version, or with an edited schema. Raises NotALedger, LedgerDamaged."""
+def check_identity(
+    path: Path, connection: sqlite3.Connection, *, schema_too: bool = True, views_too: bool = True
+) -> None:
+    """Tell a database of another program or version, or with an edited schema. Raises NotALedger, LedgerDamaged.
+
+    Without `views_too` for who makes the views anew.
+    """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != schema.APPLICATION_ID:
         raise NotALedger(path, "an SQLite file of another program")
@@ -197,3 +202,5 @@ def check_identity(path: Path, connection: sqlite3.Connection, *, schema_too: bo
     wrong = [*guard.faults(connection), *guard.foreign_objects(connection)] if schema_too else []
     if wrong:
         raise LedgerDamaged(path, f"its schema was edited: {wrong[0]}")
+    if schema_too and views_too and (edited := guard.edited_views(connection)):
+        raise LedgerDamaged(path, f"its view {edited[0]} is not the one that this program makes; run `ledger rebuild`")

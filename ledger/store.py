@@ -148,7 +148,7 @@ class Ledger:
         try:
             with reporting(path):
                 connection = connect(path, writable=writable)
-                check_identity(path, connection)
+                check_identity(path, connection, views_too=derived_too)
                 if writable:
                     set_durable(connection)
             ledger = cls(path, connection, lock)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import fsck, guard
+from bitwitness.ledger import browse, fsck, guard
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
-from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.store import Ledger, LedgerDamaged
 from bitwitness.ledger.verify import exit_code
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.verify_rows import entry_bytes
@@ -69,6 +69,22 @@ def test_a_schema_that_lies_is_not_read(path: Path, name: str) -> None:
         Ledger.open(path)
     checked = fsck.examine(path)
     assert checked.exit_code == 1 and not checked.complete
+
+
+def test_a_view_without_end_is_not_asked(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        columns = [row[1] for row in raw.execute("PRAGMA table_info(run_summaries)")]
+        raw.execute("DROP VIEW run_summaries")
+        raw.execute(
+            "CREATE VIEW run_summaries AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+            f" SELECT {', '.join(f'x AS {name}' for name in columns)} FROM n"
+        )
+    for writable in (False, True):
+        with pytest.raises(LedgerDamaged, match=r"view run_summaries is not the one .* run `ledger rebuild`"):
+            Ledger.open(path, writable=writable)
+    Ledger.rebuild(path)
+    with Ledger.open(path) as ledger:
+        assert browse.run_summary(ledger, str(ledger.find_run("demo")))["name"] == "demo"
 
 
 def test_a_foreign_trigger_is_not_fired(path: Path) -> None:
