@@ -108,6 +108,7 @@ class _Asking:
         self._url = target.url
         self._signed = signed
         self._size = size
+        self._origin = parse_checkpoint(note.parse_note(signed).text).origin
         self.verifier = target.verifier
         self.old = old
         self.proof: Sequence[bytes] = ()
@@ -122,6 +123,8 @@ class _Asking:
             with Remote(self._url) as remote:
                 if self.verifier is None:
                     self.verifier = _ask_key(remote)
+                if self.verifier.name == self._origin:  # whoever watches the log would take it for a key of the log
+                    raise RemoteError(self._url, "its key has the log's own name; it must have another one to cosign")
                 status, kind, body = remote.post(
                     "add-checkpoint", request_text(self.old, self.proof, self._signed), _MAX_ANSWER
                 )

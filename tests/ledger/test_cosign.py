@@ -18,6 +18,7 @@ from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.note import open_note
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.proof_file import verify_proof
+from bitwitness.ledger.remote import Remote
 from bitwitness.ledger.trust import Trust, TrustError, load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.witness import Witness
@@ -297,6 +298,28 @@ def test_policies_that_are_refused(project: Project, policy: str) -> None:
 def load_trust_log(project: Project) -> Any:
     project.trust_path.write_text(project.trust_path.read_text().split("\n[witnesses]")[0])
     return load_trust(project.trust_path).log.vkey
+
+
+def test_a_cosignature_in_the_logs_own_name_is_not_taken(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = load_trust(project.trust_path).log
+    signer = keys.Signer.from_seed("witness", bytes([5]) * 32)
+    own = note.Verifier(log.name, signer.public, note.COSIGNATURE)
+    witness, asked = Witness(log.name, signer, [log], tmp_path / "w.db"), list[str]()
+
+    def answer(_remote: Remote, _path: str, body: str, _limit: int) -> tuple[int, str, str]:
+        asked.append(body)
+        done = witness.add_checkpoint(body)
+        return done.status, done.content_type, done.body
+
+    monkeypatch.setattr(Remote, "post", answer)
+    monkeypatch.setattr(Remote, "get", lambda *_: own.vkey.encode())
+    with project.open_ledger(writable=True) as ledger:
+        signed = ledger.sign_checkpoint(project.signer("log"))
+        for text in ("http://w.example/", f"{own.vkey} http://w.example/"):
+            done = collect(ledger, signed, [find_target(text, None)])
+            assert done.note == signed and "the log's own name" in str(done.failures[0]) and not asked
 
 
 def test_keep_checkpoint_refuses_what_is_not_this_ledgers(project: Project) -> None:
