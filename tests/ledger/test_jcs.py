@@ -135,6 +135,15 @@ def test_a_key_that_stands_twice_is_refused_at_every_depth(depth: int) -> None:
             jcs.parse(around[0] + b'{"x":1,"y":1}' + around[1])
 
 
+def test_depth_is_counted_before_anything_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's parser recurses in C, under a limit that others may have raised."""
+    for data, depth in ((b"[]", 1), (b'{"a":[{}]}', 3), (b'["[[[[",[]]', 2), (b'["\\"[[[",{}]', 2), (b"[[],[],[]]", 2)):
+        assert jcs.nests_deeper(data, depth - 1) and not jcs.nests_deeper(data, depth), data
+    monkeypatch.setattr(jcs, "_DECODER", None)
+    with pytest.raises(JsonError, match="deeper"):
+        jcs.parse(b"[" * (jcs.MAX_DEPTH + 1) + b"]" * (jcs.MAX_DEPTH + 1))
+
+
 def test_parse_caps_bytes() -> None:
     with pytest.raises(JsonError, match="11 bytes"):
         jcs.parse(b'"123456789"', max_bytes=10)

@@ -115,6 +115,37 @@ def test_public_key_hex_is_strict(text: Any) -> None:
         keys.PublicKey.from_hex(text)
 
 
+def test_one_spelling_of_a_public_key() -> None:
+    text = keys.Signer.from_seed("log", bytes(32)).public.raw.hex()
+    assert keys.PublicKey.from_hex(text).raw.hex() == text
+    for other in (text.upper(), f" {text}", f"{text[:32]} {text[32:]}", f"{text}\n"):
+        with pytest.raises(BadKey, match="64 lower-case hex digits"):
+            keys.PublicKey.from_hex(other)
+
+
+def test_public_files_are_read_for_themselves(tmp_path: Path) -> None:
+    one, other = (keys.Signer.from_seed("log", bytes([number]) * 32) for number in (1, 2))
+    keys.save(one, tmp_path / "log.pem")
+    path = tmp_path / "log.pub"
+    good = path.read_bytes()
+    assert keys.load_public(path) == ("log", one.public)
+    for data, says in (
+        (good.replace(one.keyid.encode(), other.keyid.encode()), "the keyid is not the SHA-256"),
+        (good.replace(one.public.raw.hex().encode(), other.public.raw.hex().encode()), "the keyid is not the SHA-256"),
+        (b"[]\n", "not a public key file"),
+        (b"1\n", "not a public key file"),
+        (good.replace(b"}", b',"z":1}'), "not a public key file"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(KeyFileError, match=says):
+            keys.load_public(path)
+    path.unlink()
+    secret = tmp_path / "log.pem"
+    secret.write_bytes(b" " * (keys.MAX_KEY_FILE + 1))
+    with pytest.raises(KeyFileError, match="too large"):
+        keys.load_private(secret)
+
+
 def test_roles() -> None:
     with pytest.raises(BadKey, match="role"):
         keys.generate("admin")

@@ -103,7 +103,16 @@ def test_the_memory_is_written_before_the_signature_is_made(project: Project, mo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"heads":[{}]}', '{"heads":[{"origin":"x","root":"00","size":1}]}', "\xff"]
+    "text",
+    [
+        *("", "[]", "1", "{}", '{"heads":[{}]}', '{"heads":[1]}', '{"heads":{}}', '{"heads":"x"}', "\xff"),
+        '{"heads":[{"origin":"x","root":"00","size":1}]}',
+        f'{{"heads":[{{"origin":1,"root":"{"00" * 32}","size":1}}]}}',
+        f'{{"heads":[{{"origin":"x","root":"{"00" * 32}","size":"1"}}]}}',
+        f'{{"heads":[{{"origin":"x","root":"{"00" * 32}","size":true}}]}}',
+        f'{{"heads":[{{"origin":"x","root":"{"00" * 32}","size":-1}}]}}',
+        '{"heads":[{"origin":"x","root":1,"size":1}]}',
+    ],
 )
 def test_a_damaged_memory_is_told(project: Project, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (project.keys_dir / "log.head").write_bytes(text.encode("latin-1"))

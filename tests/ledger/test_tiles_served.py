@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import checkpoint, cli, merkle, tiles
+from bitwitness.ledger import checkpoint, cli, merkle, note, tiles
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
@@ -171,3 +171,20 @@ def test_a_later_export_adds_what_is_new(tmp_path: Path) -> None:
         other.sign_checkpoint(small.SIGNERS["log"])
         with pytest.raises(BitwitnessError, match="another"):
             export_tiles(other, folder)
+
+
+def test_an_export_goes_on_only_where_it_is_the_same_log(ledger: Path, tmp_path: Path) -> None:
+    with Ledger.open(ledger) as opened:
+        export_tiles(opened, tmp_path)
+        root = opened.root(SIZE)
+        for origin, size, signed in (
+            ("example.org/other", SIZE, root),  # the same entries in another's name
+            (small.ORIGIN, SIZE, merkle.leaf_hash(b"")),  # as many entries, of another history
+            (small.ORIGIN, SIZE + 1, root),  # more than are signed here
+        ):
+            head = checkpoint.Checkpoint(origin, size, signed)
+            text = note.sign_note(head.format(), origin, small.SIGNERS["log"])
+            (tmp_path / "checkpoint").write_text(text)
+            with pytest.raises(BitwitnessError, match="holds another log"):
+                export_tiles(opened, tmp_path)
+            assert (tmp_path / "checkpoint").read_text() == text
