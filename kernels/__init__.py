@@ -8,4 +8,7 @@ reduce      sums and checks of whole buffers
 host        binary64 scalars
 reference   every definition in exact integers
 selftest    digests of everything, as `python -m bitwitness.kernels` prints them
+nn          modules to write a model with
+capturing   such a model as a stored program
+tracing     what every operator of a step wrote, and who is right where two parties differ
 """

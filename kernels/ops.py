@@ -64,7 +64,7 @@ class Operator:
     operands: tuple[Operand, ...]
     attributes: Mapping[str, str]
     declaration: tuple[str, str, str]  # operands, attributes and rules, as written in C++
-    footprint: str  # kernels/footprint.py
+    footprint: str  # kernels/tracing/footprint.py
     functions: tuple[str, ...]  # of FUNCTIONS, that its definition names
 
 

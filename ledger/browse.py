@@ -9,12 +9,12 @@ from typing import Any
 from sqlite_utils import Database
 
 from . import merkle
-from .derived import derived_size
-from .entries import KINDS, kind_of
-from .envelope import open_envelope
+from .entry.entries import KINDS, kind_of
+from .entry.envelope import open_envelope
 from .errors import BitwitnessError
 from .jcs import f64_from_hex
 from .merkle import MAX_SIZE
+from .sqlite.derived import derived_size
 from .store import Ledger, NoSuchEntry
 
 

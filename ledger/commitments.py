@@ -18,7 +18,7 @@ from typing import Any
 
 from . import jcs, merkle
 from .errors import CommitmentError
-from .hash_pool import submit
+from .files.hash_pool import submit
 
 CHUNK = 64 * 1024
 TENSOR_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z")

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import derived_schema, guard, ledger_file, merkle, nodes, schema, sealed
-from .derived import MOST_WAITING, Derivation, derived_size
+from . import merkle
+from .entry import sealed
 from .errors import BitwitnessError
+from .sqlite import derived_schema, guard, ledger_file, nodes, schema
+from .sqlite.derived import MOST_WAITING, Derivation, derived_size
 from .trust import Trust
 from .verify import Check, exit_code
 from .verify_ledger import UNCOVERED, Fault, LedgerReport, summarise, verify_ledger

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _base64, entries, jcs, merkle
+from . import _base64, jcs, merkle
 from .checkpoint import Checkpoint, open_checkpoint
+from .entry import entries
 from .errors import EntryError, FoundWrong
 from .keys import PublicKey
 from .note import Note, Verifier

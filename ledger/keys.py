@@ -17,10 +17,11 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from . import durable, jcs
+from . import jcs
 from ._edwards import check_point
 from .errors import BadKey, BitwitnessError, JsonError, KeyFileError, SignatureError, WrongPassphrase
-from .regular_file import open_regular, read_regular
+from .files import durable
+from .files.regular_file import open_regular, read_regular
 
 ROLES = ("root", "log", "trainer", "auditor", "publisher", "witness")
 ALGORITHM = "ed25519"

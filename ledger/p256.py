@@ -1,4 +1,4 @@
-"""NIST P-256 key files, for the one neighbour that takes no Ed25519: OpenSSF model signing (registry/oms.py).
+"""NIST P-256 key files, for the one neighbour that takes no Ed25519: OpenSSF model signing (registry/interop/oms.py).
 
 A private key is PKCS#8 PEM with mode 0600, its public half a SubjectPublicKeyInfo PEM, `.pub`, beside it. No entry of a
 ledger is ever signed with one.

@@ -18,10 +18,10 @@ from importlib import resources
 from pathlib import Path
 
 from . import keys, project_init
-from ._fields import ORIGIN
 from .checkpoint import default_origin
+from .entry._fields import ORIGIN
+from .entry.key_entries import enrolment
 from .errors import BitwitnessError, EntryError, KeyFileError
-from .key_entries import enrolment
 from .keys import PassphraseSource, Signer
 from .note import Verifier
 from .store import Ledger

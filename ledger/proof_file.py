@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from . import _base64, entries, jcs, merkle, tlog_proof
+from . import _base64, jcs, merkle, tlog_proof
 from .checkpoint import Checkpoint
-from .envelope import Envelope
+from .entry import entries
+from .entry.envelope import Envelope
 from .errors import BitwitnessError, EntryError, FoundWrong
 from .handover import Handover, ProvenEntry, decoded, handovers_json, log_line, read_handovers, read_proven
 from .keys import PublicKey

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import entries, sealed
+from .entry import entries, sealed
 from .keys import Signer
-from .run_tail import RunEnded, RunTail
+from .sqlite.run_tail import RunEnded, RunTail
 from .store import Ledger
 
 __all__ = ["Record", "RunEnded", "RunWriter", "Subject"]

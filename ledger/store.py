@@ -16,14 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import derived, derived_schema, log_keys, log_memory, merkle, nodes, schema, sealed
-from .admission import Admission
-from .append_rows import AppendRows
+from . import merkle
 from .checkpoint import Checkpoint, parse_checkpoint
-from .derived import Derivation
+from .entry import sealed
+from .entry.sealed import Sealed
 from .errors import BitwitnessError, NoteError
 from .keys import Signer
-from .ledger_file import (
+from .note import Note, parse_note, signature_line
+from .sqlite import derived, derived_schema, log_keys, log_memory, nodes, schema
+from .sqlite.admission import Admission
+from .sqlite.append_rows import AppendRows
+from .sqlite.derived import Derivation
+from .sqlite.ledger_file import (
     LedgerDamaged,
     LedgerFull,
     LedgerNotFound,
@@ -34,11 +38,9 @@ from .ledger_file import (
     reporting,
     set_durable,
 )
-from .lock import WriterLock
-from .note import Note, parse_note, signature_line
-from .run_tail import RunTail
-from .sealed import Sealed
-from .tail_check import TailCheck
+from .sqlite.lock import WriterLock
+from .sqlite.run_tail import RunTail
+from .sqlite.tail_check import TailCheck
 
 __all__ = ["Ledger", "LedgerDamaged", "LedgerFull", "LedgerNotFound", "NoSuchEntry", "NotALedger"]
 

@@ -14,8 +14,8 @@ from typing import Any
 from cryptography import x509
 
 from .errors import BitwitnessError, FoundWrong
-from .remote import Remote
-from .transport import shown
+from .follow.remote import Remote
+from .follow.transport import shown
 
 # An answer with the authority's certificates is a few kilobytes.
 LIMIT = 1 << 20

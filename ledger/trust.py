@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import rfc3339
 from .errors import BitwitnessError, NoteError
+from .files import rfc3339
+from .files.regular_file import read_regular
 from .keys import PublicKey
 from .note import ED25519, Note, Verifier
-from .regular_file import read_regular
-from .witness_policy import NONE, WitnessPolicy, WitnessPolicyError, parse_policy
+from .witnessing.witness_policy import NONE, WitnessPolicy, WitnessPolicyError, parse_policy
 
 _SIZE_LIMIT = 1 << 20
 

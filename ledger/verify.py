@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from . import entries
-from .entries import Kind
-from .envelope import Envelope
+from .entry import entries
+from .entry.entries import Kind
+from .entry.envelope import Envelope
 from .errors import EntryError
 from .keys import PublicKey
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import entries, guard, merkle
+from . import merkle
+from .entry import entries
 from .errors import EntryError, FoundWrong
 from .keys import PublicKey
+from .sqlite import guard
 from .trust import Trust
 from .verify import Check, KeyRing, verify_signature
 from .verify_checkpoints import CheckpointChecks

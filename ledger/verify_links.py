@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import merkle
-from .beacon import BeaconWrong, check_seed
-from .derivation_rules import FIELDS, check_derivation
+from .entry.beacon import BeaconWrong, check_seed
+from .entry.derivation_rules import FIELDS, check_derivation
+from .entry.run_rules import RunRuleBroken, RunRules, check_parent
 from .errors import FoundWrong
-from .run_rules import RunRuleBroken, RunRules, check_parent
 from .verify import KeyRing
 from .verify_rows import Facts
 

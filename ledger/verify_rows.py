@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from . import entries, guard, jcs, merkle
-from .derivation_rules import FIELDS as RELEASE_FIELDS
-from .derivation_rules import sources_of
-from .entries import Kind
-from .envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope
+from . import jcs, merkle
+from .entry import entries
+from .entry.derivation_rules import FIELDS as RELEASE_FIELDS
+from .entry.derivation_rules import sources_of
+from .entry.entries import Kind
+from .entry.envelope import MAX_ENTRY, PAYLOAD_TYPE, Envelope
+from .entry.run_rules import essence
 from .errors import EntryError, FoundWrong
-from .run_rules import essence
+from .sqlite import guard
 from .verify import Disowned, KeyRing, verify_signature
 
 _RANGE = 2000

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from bitwitness.ledger.derivation_rules import sources_of
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.derivation_rules import sources_of
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_from_hex, f64_from_hex
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.trainer.sample import misdrawn
+from bitwitness.trainer.auditing.sample import misdrawn
 
 from . import signed_names
 from .names import check_alias, find_version

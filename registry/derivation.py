@@ -74,7 +74,7 @@ def leaves_of(tensors: Mapping[str, TensorView]) -> list[TensorLeaf]:
 def _cast(data: memoryview, dtype: str) -> memoryview:
     import numpy as np
 
-    from bitwitness.trainer import narrow
+    from bitwitness.trainer.models import narrow
 
     result = narrow.narrow(data, dtype)
     infinite = {"BF16": 0x7F80, "F16": 0x7C00}[dtype]

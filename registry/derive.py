@@ -11,16 +11,16 @@ from typing import Any
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import TensorLeaf, TensorView
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
-from .bundle import RUNS_LIMIT
+from .bundles.bundle import RUNS_LIMIT
 from .derivation import DerivationRefused, check_root, derive, leaves_of, recompute
-from .derivation_check import NOT_RECOMPUTED, RECOMPUTED
 from .description import Description, check_alike, is_own, of_config
-from .export import Opened, open_version
+from .gating.derivation_check import NOT_RECOMPUTED, RECOMPUTED
+from .interop.export import Opened, open_version
 from .model_config import expected_config
 from .names import Version, check_name, find_version, looks_like_name
 from .register import check_license, publish

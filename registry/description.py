@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.captured_file import MODEL_LIMIT
 from bitwitness.ledger.commitments import TensorLeaf
 from bitwitness.ledger.errors import FoundWrong, JsonError
+from bitwitness.ledger.files.captured_file import MODEL_LIMIT
 
+from .bundles.lineage import RunLine
 from .folder import CONFIG, PROGRAM
-from .lineage import RunLine
 from .model_config import ConfigRefused, check_config, differences
 
 FORMAT = "captured/1"

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bitwitness.ledger.captured_file import MODEL_FILE
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.files.captured_file import MODEL_FILE
 
 FILE_NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
 _FILE_NAME = re.compile(FILE_NAME_PATTERN)

@@ -10,7 +10,7 @@ from bitwitness.ledger.errors import BitwitnessError
 
 from .checks import exit_code, reasons
 from .folder import is_weights_file
-from .gate import Request, decide
+from .gating.gate import Request, decide
 from .verify import Verdict
 
 if TYPE_CHECKING:

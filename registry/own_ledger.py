@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from bitwitness.ledger.errors import BitwitnessError
 
 from . import signed_names
+from .bundles.evidence import root_key
 from .checks import Check
-from .evidence import root_key
 from .names import AliasUnsound, NoSuchModel, check_alias, parse
 from .policy import Policy, Rules
 from .signed_names import Release, Signed

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.files import durable
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
-from . import bundle, weights
-from .collect import collect
+from . import weights
+from .bundles import bundle
+from .bundles.collect import collect
 from .folder import Folder, is_weights_file
 from .names import Version, find_version
 from .restore import restore

@@ -18,18 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable, rfc3339
 from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.files import durable, rfc3339
+from bitwitness.ledger.files.safetensors_header import SafetensorsError
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.safetensors_header import SafetensorsError
 from bitwitness.ledger.store import Ledger
 
-from . import bundle, shards, weights
-from .collect import collect
+from . import shards, weights
+from .bundles import bundle
+from .bundles.collect import collect
 from .description import Description, is_own, of_config, of_program
 from .folder import Folder
 from .names import NameRefused, check_name
@@ -220,8 +221,8 @@ def find_source(project: Project, ledger: Ledger, name: str, step: int | None) -
     """The stored state of a step of a run (name or id), the last with ``step`` None. Raises StateMissing."""
     # The trainer knows where states lie and what a configuration means; it imports numpy, so only here.
     from bitwitness.trainer.history import LedgerNotVerified, open_verified_run
-    from bitwitness.trainer.model import huggingface_config
-    from bitwitness.trainer.own_model import read_model
+    from bitwitness.trainer.models.model import huggingface_config
+    from bitwitness.trainer.models.own_model import read_model
     from bitwitness.trainer.state import WEIGHTS_FILE, state_folder
 
     history = open_verified_run(project, ledger, name)

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable
 from bitwitness.ledger.commitments import TensorLeaf, TensorView
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.files import durable
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
-from . import bundle
-from .collect import collect
+from .bundles import bundle
+from .bundles.collect import collect
 from .description import Description
-from .export import ExportRefused
 from .folder import WEIGHTS
+from .interop.export import ExportRefused
 from .names import Version
 from .register import SHARD_BYTES, StateMissing, find_source, load_weights, temporary_folder, write_files
 from .status import append_status

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable, jcs
+from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import TensorView, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
-from bitwitness.ledger.safetensors_header import write_file
+from bitwitness.ledger.files import durable
+from bitwitness.ledger.files.safetensors_header import write_file
 
 from .folder import INDEX, WEIGHTS, is_weights_file, shard_name
 

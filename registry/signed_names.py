@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bitwitness.ledger import merkle
-from bitwitness.ledger.entries import KINDS
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.entries import KINDS
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, EntryError, FoundWrong
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.verify import Disowned, KeyRing, verify_entry

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bitwitness.ledger import merkle, rfc3339
+from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import Commitment, from_leaf_hashes, mark_leaf, run_records_leaf, tree
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import open_envelope, seal
-from bitwitness.trainer.sample import Mark
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import open_envelope, seal
+from bitwitness.ledger.files import rfc3339
+from bitwitness.trainer.auditing.sample import Mark
 
-from . import bundle
+from .bundles import bundle
 from .checks import Check
 
 if TYPE_CHECKING:

@@ -18,34 +18,25 @@ from typing import TYPE_CHECKING, TypeVar
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, TensorLeaf
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.files.regular_file import read_regular
 from bitwitness.ledger.note import Note
-from bitwitness.ledger.regular_file import read_regular
 from bitwitness.ledger.verify import KeyRing
 
-from . import (
-    bundle,
-    companions,
-    completeness,
-    derivation_check,
-    evidence,
-    lineage,
-    lineage_checks,
-    oms,
-    rules,
-    status_file,
-    weights,
-)
-from .anchors import check_anchors
+from . import weights
+from .bundles import bundle, completeness, evidence, lineage, status_file
+from .bundles.anchors import check_anchors
 from .checks import Category, Check
 from .description import check_alike, check_description, is_own
 from .folder import CONFIG, INDEX, PROGRAM, WEIGHTS, Folder, FolderRefused, is_release_file, is_weights_file
+from .gating import derivation_check, lineage_checks, rules
+from .gating.scan import Scanned, scan, scan_tensors
+from .gating.timestamp_check import timestamp_checks
+from .interop import companions, oms
 from .policy import Policy
-from .scan import Scanned, scan, scan_tensors
 from .shards import check_index, check_layout
-from .timestamp_check import timestamp_checks
 
 if TYPE_CHECKING:
-    from .memory import Memory
+    from .gating.memory import Memory
 
 _T = TypeVar("_T")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from bitwitness.ledger.commitments import Commitment, TensorLeaf, TensorView, tensor_leaves, tree
 from bitwitness.ledger.errors import CommitmentError, FoundWrong
-from bitwitness.ledger.safetensors_header import Header, TensorEntry, read_header
+from bitwitness.ledger.files.safetensors_header import Header, TensorEntry, read_header
 
-from .scan import Scanned
+from .gating.scan import Scanned
 
 
 class WeightsRefused(FoundWrong):

@@ -15,18 +15,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bitwitness.ledger import rfc3339
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.files import rfc3339
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
 from . import signed_names
+from .bundles.evidence import root_key
 from .checks import exit_code, reasons
-from .evidence import root_key
-from .gate import Request, decide
+from .gating.gate import Request, decide
 from .names import NameRefused, NoSuchModel, Version, check_name, find_version
 from .own_ledger import Named
 from .policy import load_policy

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bitwitness.ledger.audit_rules import met, tampered_steps
+from bitwitness.ledger.entry.audit_rules import met, tampered_steps
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
-from .coverage import FRACTIONS, Coverage, Turn, open_coverage
+from .auditing.coverage import FRACTIONS, Coverage, Turn, open_coverage
 from .history import RunHistory, open_verified_run
 
 

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal, Self, Union, get_origin
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.files.schema_error import reason
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex
-from bitwitness.ledger.schema_error import reason
 
-from .presets import PRESETS
+from .models.presets import PRESETS
 
 _SIZE_LIMIT = 1 << 20
 

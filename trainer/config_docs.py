@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from .config import RunConfig
-from .presets import PRESETS
+from .models.presets import PRESETS
 
 HEAD = """# The run configuration
 

@@ -12,7 +12,7 @@ from bitwitness.kernels import hashing
 from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import CHUNK, Commitment, TensorView, byte_view
-from bitwitness.ledger.hash_pool import submit
+from bitwitness.ledger.files.hash_pool import submit
 
 
 def commit(type: str, views: Mapping[str, TensorView]) -> Commitment:

@@ -15,15 +15,15 @@ from typing import Any, Literal, overload
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import Commitment
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.verify_rows import connect, entry_bytes
 
+from .auditing.sample import Mark, Unit, select, units
 from .config import RunConfig, config_from_ledger
-from .sample import Mark, Unit, select, units
 from .state import Control, StateCommitment
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from bitwitness.kernels import selftest
 from bitwitness.kernels.errors import KernelError
 
-from .outcome import UnitResult
-from .sample import Unit
+from .auditing.outcome import UnitResult
+from .auditing.sample import Unit
 
 
 def machine_fault(threads: int) -> str | None:

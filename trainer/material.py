@@ -14,7 +14,7 @@ from bitwitness.ledger.project import Project
 
 from .data import Dataset
 from .history import RunHistory
-from .own_model import read_model
+from .models.own_model import read_model
 from .parts import read_leaves
 from .state import StateUnavailable, state_folder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bitwitness.ledger.errors import BitwitnessError
 
 from .config import RunConfig
-from .programs import StepPrograms
+from .models.programs import StepPrograms
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 

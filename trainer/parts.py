@@ -16,12 +16,12 @@ from bitwitness.kernels.buffers import F32
 from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import Commitment, tree
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.replay_files import parts_file
+from bitwitness.ledger.files.regular_file import read_regular
 from bitwitness.ledger.jcs import f32_hex, f64_hex
-from bitwitness.ledger.regular_file import read_regular
-from bitwitness.ledger.replay_files import parts_file
 
 from . import hashing
-from .layout import Layout
+from .models.layout import Layout
 
 MAX_FILE = 64 << 20
 

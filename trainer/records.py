@@ -13,15 +13,15 @@ from importlib import metadata
 from typing import Any
 
 from bitwitness.kernels.buffers import F32
-from bitwitness.ledger import rfc3339
 from bitwitness.ledger.code import code_commitment
 from bitwitness.ledger.commitments import byte_view
+from bitwitness.ledger.files import rfc3339
 from bitwitness.ledger.jcs import f64_hex
 
-from .arithmetic import arithmetic
 from .config import RunConfig
 from .data import Dataset, entry_leaf
-from .own_model import OwnModel
+from .models.arithmetic import arithmetic
+from .models.own_model import OwnModel
 from .state import StateCommitment
 from .step import StepRecord
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 
-from . import own_model, records, start
-from .arithmetic import difference
+from . import records, start
 from .data import WindowStream
 from .history import RunHistory
 from .material import Material, StoredStates
 from .memory import require_memory
+from .models import own_model
+from .models.arithmetic import difference
 from .state import (
     WEIGHTS_FILE,
     State,

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bitwitness.kernels.errors import KernelError
-from bitwitness.ledger import rfc3339
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.submissions import take_waiting
+from bitwitness.ledger.files import rfc3339
 from bitwitness.ledger.jcs import f64_hex
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.submissions import take_waiting
 
-from . import own_model, records, start
-from .arithmetic import arithmetic, difference
-from .channel import RankError
+from . import records, start
+from .cluster.channel import RankError
+from .cluster.rank_start import Terms, require_ranks
+from .cluster.ranks import Leader
 from .config import RunConfig, UserModel, differences
 from .data import DataError, Dataset, DatasetDamaged, NoSuchDataset, TooShort, WindowStream
 from .data import record as record_datasets
@@ -36,10 +37,10 @@ from .history import RunHistory, open_run, open_verified_run, verified_leaves
 from .machine import machine_fault
 from .material import LocalStates
 from .memory import require_memory
-from .own_model import OwnModel
+from .models import own_model
+from .models.arithmetic import arithmetic, difference
+from .models.own_model import OwnModel
 from .parts import save_leaves
-from .rank_start import Terms, require_ranks
-from .ranks import Leader
 from .record_check import require_record
 from .replay import resume_state
 from .state import State, StateCommitment, remove_leftovers, save_state, state_folder

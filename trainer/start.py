@@ -8,11 +8,11 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
 
-from . import own_model
 from .config import Model, RunConfig, UserModel
 from .history import RunHistory, open_run, open_verified_run
-from .imports import find_import, load_import, matching_import
-from .layout import Layout
+from .models import own_model
+from .models.imports import find_import, load_import, matching_import
+from .models.layout import Layout
 from .record_check import require_record
 from .state import State, StateMismatch, initial_state, load_state, save_state, state_folder
 

@@ -20,11 +20,12 @@ from typing import BinaryIO
 
 from bitwitness.kernels.buffers import F32, floats
 from bitwitness.kernels.initial import fill
-from bitwitness.ledger import commitments, durable
+from bitwitness.ledger import commitments
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
-from bitwitness.ledger.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, state_folder
-from bitwitness.ledger.safetensors_header import (
+from bitwitness.ledger.exchange.replay_files import OPTIMIZER_FILE, WEIGHTS_FILE, state_folder
+from bitwitness.ledger.files import durable
+from bitwitness.ledger.files.safetensors_header import (
     HEADER_LIMIT,
     SafetensorsError,
     TensorEntry,
@@ -34,7 +35,7 @@ from bitwitness.ledger.safetensors_header import (
 
 from . import hashing
 from .config import RunConfig
-from .layout import Layout
+from .models.layout import Layout
 
 __all__ = ["OPTIMIZER_FILE", "WEIGHTS_FILE", "State", "StateCommitment", "load_state", "save_state", "state_folder"]
 

@@ -22,13 +22,13 @@ from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_hex, f64_hex
 
-from . import model
 from .config import RunConfig
 from .data.windows import Rows, WindowStream
 from .fold import Node, completed
-from .layout import Layout
+from .models import model
+from .models.layout import Layout
+from .models.programs import Decoder, StepPrograms
 from .parts import PartLeaves, Parts
-from .programs import Decoder, StepPrograms
 from .schedule import learning_rate
 from .state import State
 

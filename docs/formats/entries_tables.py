@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitwitness.ledger import entries
-from bitwitness.ledger._fields import Field
+from bitwitness.ledger.entry import entries
+from bitwitness.ledger.entry._fields import Field
 
 
 def tables() -> str:

@@ -68,7 +68,7 @@ struct Operator {
   void (*run)(const Call&, Worker&);                       // called by every worker of the team
   Scratch (*scratch)(const Call&, int workers) = nullptr;  // none where null
 
-  // Which part of the operands a part of an output depends on (kernels/footprint.py gives the grammar): what may be cut
+  // Which part of the operands a part of an output depends on (kernels/tracing/footprint.py gives the grammar): what may be cut
   // out of a call so that one disputed chunk can be computed alone. Empty: all of them. No part of the arithmetic.
   const char* footprint = "";
 

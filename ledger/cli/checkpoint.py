@@ -11,13 +11,13 @@ import typer
 from .. import note
 from ..checkpoint import parse_checkpoint
 from ..errors import BitwitnessError
+from ..files.user_files import read_file, write_file
 from ..keys import Signer
-from ..lock import LedgerLocked
 from ..project import Project
+from ..sqlite.lock import LedgerLocked
 from ..store import Ledger
 from ..trust import Trust, witness_line
-from ..user_files import read_file, write_file
-from ..witness_request import request_text
+from ..witnessing.witness_request import request_text
 from . import output
 from .options import JsonOption, current_project, load_key
 
@@ -91,7 +91,7 @@ def _busy(project: Project, locked: LedgerLocked) -> BitwitnessError:
 
 
 def _add(ledger: Ledger, signed: str, path: Path, trust: Trust | None) -> str:
-    from ..cosign import cosignature_in, renewed  # httpx takes a tenth of a second to import
+    from ..witnessing.cosign import cosignature_in, renewed  # httpx takes a tenth of a second to import
 
     text = read_file(path, 64 * 1024).decode("utf-8", "replace")
     names = {(line.name, line.key_id) for line in note.parse_note(f"{note.parse_note(signed).text}\n{text}").lines}
@@ -110,7 +110,7 @@ def ask_witnesses(
 
     Returns the note, and why witnesses gave nothing.
     """
-    from ..cosign import collect, find_target, policy_targets
+    from ..witnessing.cosign import collect, find_target, policy_targets
 
     policy = trust.witnesses if trust is not None else None
     targets = [find_target(text, policy) for text in urls]

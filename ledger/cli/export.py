@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..replay_export import export_run
-from ..tile_export import export_tiles, held
+from ..exchange.replay_export import export_run
+from ..exchange.tile_export import export_tiles, held
 from . import output
 from .options import JsonOption, current_project
 

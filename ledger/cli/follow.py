@@ -13,7 +13,7 @@ from . import output
 from .options import JsonOption
 
 if TYPE_CHECKING:
-    from ..mirror import Update
+    from ..follow.mirror import Update
 
 UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="Where the log is served, or a folder of its tiles.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The copy; made if it is missing.")]
@@ -34,8 +34,8 @@ def mirror(
 
     Example: ledger mirror https://example.org/log copy --policy trust.toml
     """
-    from ..mirror import Mirror  # httpx takes a tenth of a second to import
-    from ..remote import Remote
+    from ..follow.mirror import Mirror  # httpx takes a tenth of a second to import
+    from ..follow.remote import Remote
 
     with Remote(url) as remote:
         update = Mirror(folder, policy).update(remote)
@@ -69,10 +69,10 @@ def monitor(
 
     Example: ledger monitor https://example.org/log copy --max-age 24
     """
-    from ..lock import LedgerLocked
-    from ..mirror import Mirror
-    from ..monitor import told, watch
-    from ..remote import Remote, RemoteError
+    from ..follow.mirror import Mirror
+    from ..follow.monitor import told, watch
+    from ..follow.remote import Remote, RemoteError
+    from ..sqlite.lock import LedgerLocked
 
     watched = Mirror(folder, policy)
     age = None if max_age is None else max_age * 3600

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from .. import durable, key_entries, keys
-from ..entries import check
-from ..envelope import MAX_ENTRY, open_envelope
+from .. import keys
+from ..entry import key_entries
+from ..entry.entries import check
+from ..entry.envelope import MAX_ENTRY, open_envelope
 from ..errors import BitwitnessError
+from ..files import durable
+from ..files.user_files import read_file
 from ..keys import PublicKey, Signer
-from ..user_files import read_file
 from . import output
 from .options import JsonOption, current_project, load_key, new_passphrase
 

@@ -1,6 +1,6 @@
 """How commands answer: results on stdout (a table, lines, or JSON), everything else on stderr.
 
-What is printed can come from a file that somebody else made, so all of it goes through ledger/plain.py.
+What is printed can come from a file that somebody else made, so all of it goes through ledger/files/plain.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..plain import plain
+from ..files.plain import plain
 
 
 def emit_json(value: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from .. import prove as proofs
+from ..exchange import prove as proofs
+from ..files.user_files import write_file
 from ..proof_file import read_extra
 from ..store import Ledger
-from ..user_files import write_file
 from . import output
 from .options import JsonOption, current_project
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..lock import being_written
 from ..merkle import MAX_SIZE
+from ..sqlite.lock import being_written
 from . import output
 from .options import JsonOption, current_project
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..envelope import MAX_ENTRY
-from ..submissions import Receipt, split_file, submit
-from ..user_files import read_file
+from ..entry.envelope import MAX_ENTRY
+from ..exchange.submissions import Receipt, split_file, submit
+from ..files.user_files import read_file
 from . import output
 from .options import JsonOption, current_project
 

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .. import rfc3339, timestamp
+from .. import timestamp
 from ..checkpoint import parse_checkpoint
 from ..errors import BitwitnessError
+from ..files import rfc3339
+from ..files.user_files import read_file, write_file
 from ..note import parse_note
-from ..user_files import read_file, write_file
 from .options import JsonOption, current_project
 from .output import emit_json, note
 

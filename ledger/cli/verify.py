@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import BitwitnessError
-from ..fork import looks_like_fork, verify_fork
+from ..files.regular_file import open_regular
+from ..files.user_files import read_file, write_file
+from ..follow.fork import looks_like_fork, verify_fork
 from ..proof_file import verify_proof
-from ..regular_file import open_regular
 from ..trust import load_trust
-from ..user_files import read_file, write_file
 from ..verify import Check, exit_code
 from . import output
 from .options import JsonOption, current_project
@@ -127,7 +127,7 @@ def finish(
     """Write the reports, print the checks and what they add up to, and end with the exit code."""
     code = _code(checks)
     if junit is not None or sarif is not None:
-        from .. import reports  # the XML of the standard library imports HTTP and TLS
+        from ..files import reports  # the XML of the standard library imports HTTP and TLS
 
         if junit is not None:
             write_file(junit, reports.junit(checks, kind, target))

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from ..errors import BitwitnessError, FoundWrong
+from ..files.user_files import read_file, write_file
 from ..note import Verifier
 from ..trust import load_trust
-from ..user_files import read_file, write_file
-from ..witness import Witness
-from ..witness_policy import parse_policy
-from ..witness_request import MAX_REQUEST
+from ..witnessing.witness import Witness
+from ..witnessing.witness_policy import parse_policy
+from ..witnessing.witness_request import MAX_REQUEST
 from . import output
 from .options import JsonOption, current_project, load_key
 
@@ -57,7 +57,7 @@ def serve(
 
     Example: ledger witness serve --key witness.pem --name witness.example/w1 --log "$LOG_VKEY"
     """
-    from .. import witness_server  # asyncio takes longer to import than a model to be verified
+    from ..witnessing import witness_server  # asyncio takes longer to import than a model to be verified
 
     witness = _witness(name, key, _logs(log, policy), state)
     try:

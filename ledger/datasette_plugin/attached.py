@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..ledger_file import application_id
-from ..schema import APPLICATION_ID
+from ..sqlite.ledger_file import application_id
+from ..sqlite.schema import APPLICATION_ID
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from markupsafe import Markup
 
 from .. import merkle
 from ..checkpoint import Checkpoint, parse_checkpoint
-from ..entries import KINDS, kind_of
-from ..envelope import Envelope, open_envelope
+from ..entry.entries import KINDS, kind_of
+from ..entry.envelope import Envelope, open_envelope
 from ..errors import BitwitnessError, EntryError, FoundWrong
+from ..exchange.prove import NoCheckpoint, covering_checkpoint, tlog_proof_text
 from ..keys import PublicKey
 from ..note import Verifier, parse_note
 from ..proof_file import verify_proof
-from ..prove import NoCheckpoint, covering_checkpoint, tlog_proof_text
 from ..store import Ledger
 from ..trust import Trust, load_trust
 from ..verify import Check, KeyRing, verify_entry

@@ -14,16 +14,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..admission import SignerNotEnrolled
-from ..envelope import MAX_ENTRY
+from ..entry.envelope import MAX_ENTRY
 from ..errors import BitwitnessError
-from ..inbox import InboxFull
+from ..exchange.inbox import InboxFull
+from ..exchange.replay_files import ENTRIES, open_file, parse_address
+from ..exchange.submissions import NotAccepted, Receipt, TooMany, leave, receipt_for, submit
 from ..keys import Signer
-from ..lock import LedgerLocked
 from ..project import CONFIG, Project
-from ..replay_files import ENTRIES, open_file, parse_address
+from ..sqlite.admission import SignerNotEnrolled
+from ..sqlite.lock import LedgerLocked
 from ..store import Ledger
-from ..submissions import NotAccepted, Receipt, TooMany, leave, receipt_for, submit
 
 _PIECE = 1 << 18
 _PATIENCE, _LOOK = 8.0, 0.1

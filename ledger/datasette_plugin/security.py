@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..exchange.replay_files import PREFIX
 from ..keys import Signer
-from ..replay_files import PREFIX
 from .attached import attached_ledger
 from .replay_app import ReplayApp
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from datasette.app import Datasette
 
-from ..listen import address_of, is_loopback, listen
+from ..exchange.listen import address_of, is_loopback, listen
 from ..store import Ledger
 from .metadata import metadata
 from .security import PLUGIN, accept_audits

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import jcs
-from ..entry_rows import EntryRows, Given
+from ..sqlite.entry_rows import EntryRows, Given
 from ..store import Ledger
 from ..verify import Check
 

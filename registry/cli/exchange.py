@@ -9,13 +9,13 @@ import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import counted, emit_json, note
-from bitwitness.ledger.sizes import parse_size
+from bitwitness.ledger.files.sizes import parse_size
 
 from ..derive import Derived, parse_part
 from ..derive import audit as audit_version
 from ..derive import cast as cast_version
 from ..derive import merge as merge_versions
-from ..export import export as export_version
+from ..interop.export import export as export_version
 from .options import SIZE_HELP, VersionArgument, WitnessesOption, WitnessOption, cosigner
 
 
@@ -31,7 +31,7 @@ def import_(
 
     Example: ledger model import ~/models/tiny-llama tiny-llama
     """
-    from bitwitness.trainer.imports import import_checkpoint, imports_dir  # brings numpy
+    from bitwitness.trainer.models.imports import import_checkpoint, imports_dir  # brings numpy
 
     project = current_project()
     made = import_checkpoint(source, imports_dir(project), name)

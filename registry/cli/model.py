@@ -23,7 +23,7 @@ from bitwitness.ledger.cli.verify import (
     finish,
     model_options,
 )
-from bitwitness.ledger.sizes import parse_size
+from bitwitness.ledger.files.sizes import parse_size
 
 from .. import catalog
 from ..catalog_tree import tree_lines

@@ -9,8 +9,8 @@ import typer
 
 from bitwitness.ledger.cli.checkpoint import ask_witnesses
 from bitwitness.ledger.cli.output import note
+from bitwitness.ledger.files.sizes import SIZES
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.sizes import SIZES
 from bitwitness.ledger.store import Ledger
 
 WitnessOption = Annotated[

@@ -9,10 +9,10 @@ import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import counted, emit_checks, emit_json, note
-from bitwitness.ledger.envelope import open_envelope
-from bitwitness.ledger.user_files import write_file
+from bitwitness.ledger.entry.envelope import open_envelope
+from bitwitness.ledger.files.user_files import write_file
 
-from .. import status_file
+from ..bundles import status_file
 from ..checks import exit_code
 from ..status import append_status, check_statuses
 from .options import WitnessesOption, WitnessOption, cosigner

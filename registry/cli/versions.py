@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwitness.ledger import rfc3339
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import emit_json, note
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.plain import plain
+from bitwitness.ledger.files import rfc3339
+from bitwitness.ledger.files.plain import plain
+from bitwitness.ledger.files.user_files import read_file
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.user_files import read_file
 
 from .. import diff as differences
 from .. import words
@@ -120,7 +120,7 @@ def timestamp(
 
     Example: ledger model timestamp demo-lm/1 https://tsa.example/ --ca tsa-roots.pem
     """
-    from ..timestamps import LIMIT, add  # brings a client and certificates
+    from ..interop.timestamps import LIMIT, add  # brings a client and certificates
 
     version, time = add(current_project(), name, url, read_file(ca, LIMIT))
     if json_output:

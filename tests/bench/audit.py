@@ -33,7 +33,8 @@ import json, sys, time
 began = time.perf_counter()
 from pathlib import Path
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import audit, replay, run
+from bitwitness.trainer import replay, run
+from bitwitness.trainer.auditing import audit
 from bitwitness.trainer.config import load_config
 from bitwitness.trainer.data import WindowStream
 from tests.bench.peak import peak_bytes

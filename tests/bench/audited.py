@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bitwitness.ledger import rfc3339
+from bitwitness.ledger.files import rfc3339
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.trainer import own_model, records
+from bitwitness.trainer import records
 from bitwitness.trainer.config import RunConfig, UserModel, parse_config
 from bitwitness.trainer.data import BuildOptions, Dataset, WindowStream, build
 from bitwitness.trainer.data import record as record_datasets
-from bitwitness.trainer.presets import PRESETS
+from bitwitness.trainer.models import own_model
+from bitwitness.trainer.models.presets import PRESETS
 from bitwitness.trainer.state import State, initial_state
 from bitwitness.trainer.step import Workspace, step
 

@@ -1,7 +1,7 @@
 """`step_captured_vs_builtin`, `step_captured_rss_vs_builtin`: a model of one's own beside the built-in one.
 
-Both are the same decoder in the default precision, once written in trainer/model.py, once with bitwitness.kernels.nn
-and captured, and their steps have the same bits: so what differs is the cost of a capture.
+Both are the same decoder in the default precision, once written in trainer/models/model.py, once with
+bitwitness.kernels.nn and captured, and their steps have the same bits: so what differs is the cost of a capture.
 """
 
 from __future__ import annotations

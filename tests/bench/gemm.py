@@ -14,8 +14,8 @@ import torch
 
 from bitwitness.kernels.program import Buffer, Executor, Program, ProgramBuilder
 from bitwitness.trainer.config import RunConfig
-from bitwitness.trainer.layout import Layout
-from bitwitness.trainer.products import matrices, operand
+from bitwitness.trainer.models.layout import Layout
+from bitwitness.trainer.models.products import matrices, operand
 
 from .interleaved import THREADS, interleave, mean_ratio, ratio
 
@@ -101,7 +101,7 @@ def float32(layout: str, shape: Shape) -> Program:
 
 
 def block_fixed_point(layout: str, shape: Shape) -> Program:
-    """A product with all that it quantises (trainer/products.py emits the same calls into a step)."""
+    """A product with all that it quantises (trainer/models/products.py emits the same calls into a step)."""
     b, left, right, out = _begin(layout, shape)
 
     def rows(name: str, x: Buffer, a: Buffer, sign: int) -> tuple[Buffer, Buffer]:

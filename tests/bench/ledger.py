@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-from bitwitness.ledger import derived, jcs, schema
+from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import Commitment, state_digest
 from bitwitness.ledger.run_chain import Record, RunWriter
+from bitwitness.ledger.sqlite import derived, schema
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify_ledger import verify_ledger
 from tests.ledger import small_ledger as small

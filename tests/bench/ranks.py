@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bitwitness.trainer.arithmetic import arithmetic
+from bitwitness.trainer.cluster.local_ranks import LocalRanks
+from bitwitness.trainer.cluster.rank_start import Terms
 from bitwitness.trainer.config import parse_config
-from bitwitness.trainer.local_ranks import LocalRanks
-from bitwitness.trainer.rank_start import Terms
+from bitwitness.trainer.models.arithmetic import arithmetic
 from bitwitness.trainer.stop import Stop
 
 from .audited import audited_trainer

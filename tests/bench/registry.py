@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 from bitwitness.ledger.commitments import state_digest, tensors
-from bitwitness.ledger.safetensors_header import write_file
+from bitwitness.ledger.files.safetensors_header import write_file
 from bitwitness.registry.checks import exit_code
-from bitwitness.registry.gate import check_folder
+from bitwitness.registry.gating.gate import check_folder
 from bitwitness.registry.register import register
 from tests.registry import project_fixture as small
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from bitwitness.kernels import host
 from bitwitness.trainer.config import RunConfig
-from bitwitness.trainer.layout import Layout
-from bitwitness.trainer.model import attention_scale
+from bitwitness.trainer.models.layout import Layout
+from bitwitness.trainer.models.model import attention_scale
 
 from .eager import rotate
 from .gemm import exponents

@@ -17,44 +17,37 @@ from typing import Any
 
 import numpy as np
 
-from bitwitness.kernels import culprit, dispute, judge, trace, trace_file, trace_record
+from bitwitness.kernels.capturing.graph import Graph
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.graph import Graph
 from bitwitness.kernels.program import ProgramBuilder
-from bitwitness.ledger import (
-    code,
-    commitments,
-    drand,
-    entries,
-    envelope,
-    fork,
-    handover,
-    jcs,
-    keys,
-    log_memory,
-    merkle,
-    note,
-    project,
-    proof_file,
-    safetensors_header,
-    submissions,
-)
-from bitwitness.ledger.beacon import round_randomness
+from bitwitness.kernels.tracing import culprit, dispute, judge, trace, trace_file, trace_record
+from bitwitness.ledger import code, commitments, handover, jcs, keys, merkle, note, project, proof_file
 from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.entry import drand, entries, envelope
+from bitwitness.ledger.entry.beacon import round_randomness
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange import submissions
+from bitwitness.ledger.files import safetensors_header
+from bitwitness.ledger.follow import fork
 from bitwitness.ledger.p256 import P256Key
+from bitwitness.ledger.sqlite import log_memory
 from bitwitness.ledger.trust import Trust, load_trust
-from bitwitness.registry import bundle, memory, oms, slsa, status, status_file, tokenizer_files
+from bitwitness.registry import status
+from bitwitness.registry.bundles import bundle, status_file
 from bitwitness.registry.description import check_description
+from bitwitness.registry.gating import memory
+from bitwitness.registry.interop import oms, slsa, tokenizer_files
 from bitwitness.registry.model_config import check_config, expected_config
 from bitwitness.registry.policy import load_policy, parse_policy
 from bitwitness.registry.shards import check_index, index_bytes
-from bitwitness.trainer import audit_work, config, imports, outcome, parts, sample
-from bitwitness.trainer.captured import CapturedModel
+from bitwitness.trainer import config, parts
+from bitwitness.trainer.auditing import audit_work, outcome, sample
+from bitwitness.trainer.auditing.sample import Mark
 from bitwitness.trainer.data import documents, manifest, remote_dataset
 from bitwitness.trainer.data.tokenizer import HuggingFaceTokenizer
-from bitwitness.trainer.llama_config import read_config
-from bitwitness.trainer.sample import Mark
+from bitwitness.trainer.models import imports
+from bitwitness.trainer.models.captured import CapturedModel
+from bitwitness.trainer.models.llama_config import read_config
 from tests.hostile import mutants
 from tests.ledger import conftest as ledger_examples
 from tests.registry import project_fixture

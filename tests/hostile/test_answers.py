@@ -12,9 +12,9 @@ import pytest
 
 from bitwitness.ledger import note
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.cosign import Target, _Asking
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.remote import Remote
+from bitwitness.ledger.follow.remote import Remote
+from bitwitness.ledger.witnessing.cosign import Target, _Asking
 from tests.hostile.readers import LOG, ORIGIN, SIGNERS
 
 BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc"

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitwitness.kernels import dispute, trace
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.program import ProgramBuilder
-from bitwitness.kernels.trace_file import Slot, TraceFile
+from bitwitness.kernels.tracing import dispute, trace
+from bitwitness.kernels.tracing.trace_file import Slot, TraceFile
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import document_digest, document_leaf, tree
-from bitwitness.registry import tokenizer_files
 from bitwitness.registry.checks import exit_code
+from bitwitness.registry.interop import tokenizer_files
 from bitwitness.registry.policy import parse_policy
 from bitwitness.registry.signed_names import Release, Signed, Word
 from bitwitness.registry.verify import examine
-from bitwitness.trainer.audit_work import AuditWork
+from bitwitness.trainer.auditing.audit_work import AuditWork
 from bitwitness.trainer.data.dataset import Dataset
 from bitwitness.trainer.data.errors import DatasetDamaged
 from bitwitness.trainer.data.index import DocumentIndex, DocumentRecord

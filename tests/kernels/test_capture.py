@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bitwitness.kernels.capture import CaptureError, capture, declaring
+from bitwitness.kernels.capturing.capture import CaptureError, capture, declaring
+from bitwitness.kernels.capturing.graph import Graph, GraphError
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.graph import Graph, GraphError
 
 HEAD = """
 import random
@@ -249,7 +249,7 @@ def test_levels_of_blocks_are_tapped_while_they_fit(tmp_path: Path, monkeypatch:
     names = [boundary.module for boundary in captured(tmp_path, body, declare).boundaries]
     assert names == ["embed", "up", "down", "deep.0", "deep"]
     for most, kept in ((4, ["embed", "up", "down", "deep"]), (2, ["embed", "up"])):
-        monkeypatch.setattr("bitwitness.kernels.capture.MOST_BOUNDARIES", most)
+        monkeypatch.setattr("bitwitness.kernels.capturing.capture.MOST_BOUNDARIES", most)
         assert [boundary.module for boundary in captured(tmp_path, body, declare).boundaries] == kept
 
 

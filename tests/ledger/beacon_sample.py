@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bitwitness.ledger import merkle, note
-from bitwitness.ledger.beacon import Cosignature
 from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.entry.beacon import Cosignature
 from bitwitness.ledger.keys import Signer
 
 WITNESS = Signer.from_seed("witness", bytes([77]) * 32)

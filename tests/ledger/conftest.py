@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import commitments, entries, envelope, jcs, keys, merkle
-from bitwitness.ledger.mirror import Mirror
+from bitwitness.ledger import commitments, jcs, keys, merkle
+from bitwitness.ledger.entry import entries, envelope
+from bitwitness.ledger.follow.mirror import Mirror
 
 from .followed import Log
 

@@ -12,13 +12,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from bitwitness.ledger import derived, keys, merkle, note
+from bitwitness.ledger import keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint, parse_checkpoint
 from bitwitness.ledger.note import parse_note
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.sqlite import derived
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.witness import Witness
-from bitwitness.ledger.witness_request import request_text
+from bitwitness.ledger.witnessing.witness import Witness
+from bitwitness.ledger.witnessing.witness_request import request_text
 
 from . import small_ledger as small
 

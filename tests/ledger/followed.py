@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bitwitness.ledger import keys, merkle, note, tiles
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.mirror import Mirror
-from bitwitness.ledger.remote import Remote
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.mirror import Mirror
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.trust import Trust
 
 from . import small_ledger as small

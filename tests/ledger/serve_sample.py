@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import entries, envelope, jcs, merkle
+from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.commitments import Commitment, state_digest
-from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.entry import entries, envelope
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.keys import Signer, generate
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter

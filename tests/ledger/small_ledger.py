@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import derived_schema, entries, envelope, jcs, keys, merkle, nodes, schema
+from bitwitness.ledger import jcs, keys, merkle
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import Commitment, state_digest
-from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.entry import entries, envelope
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.note import Verifier, sign_note
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.sqlite import derived_schema, nodes, schema
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import Trust
 

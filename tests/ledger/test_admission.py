@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import keys, merkle
-from bitwitness.ledger.admission import SignerNotEnrolled
+from bitwitness.ledger.entry.key_entries import enrolment, revocation
 from bitwitness.ledger.errors import BitwitnessError, EntryError
-from bitwitness.ledger.key_entries import enrolment, revocation
+from bitwitness.ledger.sqlite.admission import SignerNotEnrolled
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify_ledger import verify_ledger
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import derived_schema, envelope, many_rows, schema
-from bitwitness.ledger.derived import MOST_KEPT, Conflict
-from bitwitness.ledger.run_rules import RunRules
-from bitwitness.ledger.run_tail import RunTail
+from bitwitness.ledger.entry import envelope
+from bitwitness.ledger.entry.run_rules import RunRules
+from bitwitness.ledger.sqlite import derived_schema, many_rows, schema
+from bitwitness.ledger.sqlite.derived import MOST_KEPT, Conflict
+from bitwitness.ledger.sqlite.run_tail import RunTail
 from bitwitness.ledger.store import Ledger
 
 from . import small_ledger as small

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import beacon, drand, keys, merkle, note
-from bitwitness.ledger.beacon import BeaconWrong, Cosignature, check_seed, find_cosignature, sample_seed
+from bitwitness.ledger import keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.drand import CannotVerify, RoundUnusable, read_round, round_after, round_time, verify_round
+from bitwitness.ledger.entry import beacon, drand
+from bitwitness.ledger.entry.beacon import BeaconWrong, Cosignature, check_seed, find_cosignature, sample_seed
+from bitwitness.ledger.entry.drand import CannotVerify, RoundUnusable, read_round, round_after, round_time, verify_round
 
 from .beacon_sample import WITNESS, cosign
 

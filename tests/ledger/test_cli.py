@@ -17,8 +17,8 @@ import pytest
 
 from bitwitness.ledger import cli, keys, tlog_proof
 from bitwitness.ledger.cli import care, output, plugins
+from bitwitness.ledger.files.schema_error import reason
 from bitwitness.ledger.note import parse_note
-from bitwitness.ledger.schema_error import reason
 from bitwitness.ledger.store import Ledger
 
 from . import serve_sample
@@ -425,7 +425,7 @@ def test_no_package_takes_the_place_of_our_verifier(monkeypatch: pytest.MonkeyPa
     place = plugins.Place("model", "elsewhere", "verify")
     monkeypatch.setattr(plugins, "entry_points", lambda group: {"model": place})
     verifier = plugins.load_verifier("model")
-    assert verifier is not None and verifier.__module__ == "bitwitness.registry.gate"
+    assert verifier is not None and verifier.__module__ == "bitwitness.registry.gating.gate"
 
 
 def test_the_overview_names_commands_of_other_packages(run: Run) -> None:

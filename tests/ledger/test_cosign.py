@@ -12,16 +12,16 @@ import pytest
 
 from bitwitness.ledger import cli, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.cosign import collect, find_target
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
-from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.note import open_note
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.proof_file import verify_proof
-from bitwitness.ledger.remote import Remote
 from bitwitness.ledger.trust import Trust, TrustError, load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
-from bitwitness.ledger.witness import Witness
+from bitwitness.ledger.witnessing.cosign import collect, find_target
+from bitwitness.ledger.witnessing.witness import Witness
 
 from .witness_process import WitnessProcess
 
@@ -100,7 +100,7 @@ def test_without_the_quorum_a_proof_is_refused(project: Project, tmp_path: Path)
     with project.open_ledger() as ledger:
         head = ledger.latest_checkpoint()
         assert head is not None
-        from bitwitness.ledger.prove import prove
+        from bitwitness.ledger.exchange.prove import prove
 
         text = prove(ledger, 2).format()
     trust = pin(project, f"witness w {vkey}\nquorum w\n")
@@ -222,7 +222,7 @@ def test_a_witness_that_forgets_asks_and_gets_the_proof(project: Project, tmp_pa
 def test_log_key_replaced_by_two_signatures_on_one_checkpoint(project: Project, tmp_path: Path) -> None:
     old, root = project.signer("log"), project.signer("root")
     new = keys.Signer.from_seed("log", bytes([3]) * 32)
-    from bitwitness.ledger import entries, envelope
+    from bitwitness.ledger.entry import entries, envelope
 
     from .small_ledger import TIME
 
@@ -271,7 +271,8 @@ def test_a_checkpoint_of_a_new_log_key_is_told(project: Project, capsys: pytest.
 
 
 def test_a_handover_without_the_old_key_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bitwitness.ledger import entries, envelope, log_keys
+    from bitwitness.ledger.entry import entries, envelope
+    from bitwitness.ledger.sqlite import log_keys
 
     from .small_ledger import TIME
 

@@ -20,15 +20,15 @@ import pytest
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.checkpoint import parse_checkpoint
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.mirror import Mirror
 from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.keys import Signer
-from bitwitness.ledger.log_keys import WrongLogKey
-from bitwitness.ledger.mirror import Mirror
 from bitwitness.ledger.note import Verifier, open_note, parse_note
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.sqlite.log_keys import WrongLogKey
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles
-from bitwitness.ledger.witness import Witness
+from bitwitness.ledger.witnessing.witness import Witness
 
 from . import crash_writer, faults, outside
 from . import small_ledger as small

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import derived_schema, jcs
-from bitwitness.ledger.entries import KINDS
-from bitwitness.ledger.lock import LedgerLocked
+from bitwitness.ledger import jcs
+from bitwitness.ledger.entry.entries import KINDS
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.sqlite import derived_schema
+from bitwitness.ledger.sqlite.lock import LedgerLocked
 from bitwitness.ledger.store import Ledger, LedgerDamaged
 
 from . import serve_sample

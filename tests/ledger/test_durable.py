@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import durable
+from bitwitness.ledger.files import durable
 
 
 def _broken() -> Iterator[bytes]:

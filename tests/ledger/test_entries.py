@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies
 
-from bitwitness.ledger import entries, envelope, jcs, keys, merkle
-from bitwitness.ledger._fields import Field
+from bitwitness.ledger import jcs, keys, merkle
+from bitwitness.ledger.entry import entries, envelope
+from bitwitness.ledger.entry._fields import Field
 from bitwitness.ledger.errors import BitwitnessError, EntryError, JsonError
 
 

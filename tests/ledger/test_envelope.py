@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import envelope, jcs, keys, merkle, tiles
+from bitwitness.ledger import jcs, keys, merkle, tiles
+from bitwitness.ledger.entry import envelope
 from bitwitness.ledger.errors import BitwitnessError, EntryError, FoundWrong, SignatureError
 
 SIGNER = keys.Signer.from_seed("trainer", bytes(range(32)))

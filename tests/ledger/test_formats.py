@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitwitness.ledger import commitments, entries
+from bitwitness.ledger import commitments
+from bitwitness.ledger.entry import entries
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "formats"
 

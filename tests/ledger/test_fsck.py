@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import derived_schema, fsck
+from bitwitness.ledger import fsck
 from bitwitness.ledger.fsck import FsckReport, examine
+from bitwitness.ledger.sqlite import derived_schema
 from bitwitness.ledger.store import LedgerDamaged, LedgerNotFound, NotALedger
 from bitwitness.ledger.trust import load_trust
 

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import cli, envelope, handover, keys, note
+from bitwitness.ledger import cli, handover, keys, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.datasette_plugin.server import make_datasette
+from bitwitness.ledger.entry import envelope
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
+from bitwitness.ledger.exchange.prove import handovers, prove
+from bitwitness.ledger.follow.mirror import ForkFound, Mirror
+from bitwitness.ledger.follow.monitor import watch
+from bitwitness.ledger.follow.remote import Remote, RemoteError
 from bitwitness.ledger.handover import Handover, decode_handovers, encode_handovers, log_line
-from bitwitness.ledger.key_entries import enrolment
-from bitwitness.ledger.mirror import ForkFound, Mirror
-from bitwitness.ledger.monitor import watch
 from bitwitness.ledger.proof_file import extra_bytes, read_extra, verify_proof
-from bitwitness.ledger.prove import handovers, prove
-from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify import exit_code
 from bitwitness.ledger.verify_ledger import verify_ledger

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import browse, fsck, guard
+from bitwitness.ledger import browse, fsck
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.sqlite import guard
 from bitwitness.ledger.store import Ledger, LedgerDamaged
 from bitwitness.ledger.verify import exit_code
 from bitwitness.ledger.verify_ledger import verify_ledger

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import _edwards, cli, jcs, key_entries, keys
+from bitwitness.ledger import _edwards, cli, jcs, keys
+from bitwitness.ledger.entry import key_entries
 from bitwitness.ledger.errors import BadKey, BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.trust import load_trust

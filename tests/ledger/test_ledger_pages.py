@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bitwitness.ledger import derived_schema, fsck, schema
+from bitwitness.ledger import fsck
+from bitwitness.ledger.sqlite import derived_schema, schema
 
 FORMATS = Path(__file__).resolve().parents[2] / "docs" / "formats"
 

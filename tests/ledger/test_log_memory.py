@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import jcs, keys, log_memory, merkle, nodes, schema
+from bitwitness.ledger import jcs, keys, merkle
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import KeyFileError
-from bitwitness.ledger.key_entries import enrolment
-from bitwitness.ledger.log_memory import LogRolledBack
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.sqlite import log_memory, nodes, schema
+from bitwitness.ledger.sqlite.log_memory import LogRolledBack
 from bitwitness.ledger.store import Ledger, LedgerDamaged
 
 from . import small_ledger as small

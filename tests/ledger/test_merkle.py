@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.errors import ProofError
-from bitwitness.ledger.merkletools_format import to_merkletools
+from bitwitness.ledger.exchange.merkletools_format import to_merkletools
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it misses a package for SHA-3, which is not used here

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import cli, fork, keys, merkle, note
+from bitwitness.ledger import cli, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
-from bitwitness.ledger.key_entries import enrolment
-from bitwitness.ledger.mirror import ForkFound, Mirror, NotWhatWasSigned, WentBack
-from bitwitness.ledger.monitor import watch
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow import fork
+from bitwitness.ledger.follow.mirror import ForkFound, Mirror, NotWhatWasSigned, WentBack
+from bitwitness.ledger.follow.monitor import watch
+from bitwitness.ledger.follow.remote import Remote, RemoteError
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote, RemoteError
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 
@@ -180,7 +181,7 @@ def test_signed_entries_that_are_not_valid(log: Log, mirror: Mirror, case: str) 
 
 
 def small_dataset() -> small.Json:
-    from bitwitness.ledger.envelope import open_envelope
+    from bitwitness.ledger.entry.envelope import open_envelope
 
     predicate: small.Json = dict(open_envelope(small.DATASET).statement["predicate"])
     del predicate["signer"]

@@ -11,11 +11,11 @@ import pytest
 
 from bitwitness.ledger import cli, keys, merkle, note, tiles
 from bitwitness.ledger.checkpoint import Checkpoint
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.mirror import ForkFound, Mirror, NotServed
-from bitwitness.ledger.monitor import told, watch
-from bitwitness.ledger.remote import Remote
+from bitwitness.ledger.follow.mirror import ForkFound, Mirror, NotServed
+from bitwitness.ledger.follow.monitor import told, watch
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.tiles import WIDTH, Tile
 
@@ -157,7 +157,7 @@ def test_a_longer_log_that_skips_what_it_had_signed(log: Log, mirror: Mirror) ->
 
 
 def test_no_more_are_kept_than_a_person_needs(log: Log, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitwitness.ledger.mirror._MAX_UNSERVED", 2)
+    monkeypatch.setattr("bitwitness.ledger.follow.mirror._MAX_UNSERVED", 2)
     for size in range(1000, 1005):
         sign(log, size, bytes(32))
         with pytest.raises(NotServed):
@@ -200,7 +200,7 @@ def test_the_future_is_said_however_the_entries_came(
     log: Log, mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["monitor", str(log.tiles), str(mirror.folder)]
-    monkeypatch.setattr("bitwitness.ledger.monitor.time.time", lambda: NOW)
+    monkeypatch.setattr("bitwitness.ledger.follow.monitor.time.time", lambda: NOW)
     assert cli.main(command) == 0
     data = json.loads(open_envelope(small.DATASET).payload)["predicate"]
     append(log, small.seal("dataset", data | {"name": "later", "time": "2199-01-01T00:00:00Z"}))

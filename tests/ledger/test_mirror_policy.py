@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import cli, key_entries, keys, note
+from bitwitness.ledger import cli, keys, note
 from bitwitness.ledger.checkpoint import Checkpoint
+from bitwitness.ledger.entry import key_entries
 from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
-from bitwitness.ledger.mirror import Mirror, NotWhatWasSigned, OtherPins
-from bitwitness.ledger.monitor import watch
-from bitwitness.ledger.remote import Remote
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.mirror import Mirror, NotWhatWasSigned, OtherPins
+from bitwitness.ledger.follow.monitor import watch
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 
@@ -144,7 +145,7 @@ def test_a_policy_is_kept_whole_or_not_at_all(log: Log, tmp_path: Path, monkeypa
         path.with_name(f"{path.name}.part").write_bytes(data[:20])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bitwitness.ledger.tile_export.durable.replace", cut)
+    monkeypatch.setattr("bitwitness.ledger.exchange.tile_export.durable.replace", cut)
     with pytest.raises(KeyboardInterrupt):
         Mirror(tmp_path / "new", log.policy)
     assert not (tmp_path / "new" / "trust.toml").exists()

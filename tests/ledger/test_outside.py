@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import checkpoint, fork, keys, merkle, note
+from bitwitness.ledger import checkpoint, keys, merkle, note
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.prove import prove
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow import fork
 from bitwitness.ledger.proof_file import verify_proof
-from bitwitness.ledger.prove import prove
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles
 
 from . import outside
 from . import small_ledger as small

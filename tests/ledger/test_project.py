@@ -14,7 +14,7 @@ import pytest
 
 from bitwitness.ledger import keys, project_init
 from bitwitness.ledger.checkpoint import default_origin, open_checkpoint
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, KeyFileError, WrongPassphrase
 from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.project import CONFIG, ROLES, Project, ProjectError, ProjectNotFound

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitwitness.ledger import derived, derived_schema, fsck, merkle
+from bitwitness.ledger import fsck, merkle
+from bitwitness.ledger.sqlite import derived, derived_schema
 from bitwitness.ledger.store import Ledger
 
 from . import small_ledger as small

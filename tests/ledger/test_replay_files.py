@@ -13,16 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from bitwitness.ledger import inbox, jcs, keys, merkle, submissions, tlog_proof
+from bitwitness.ledger import jcs, keys, merkle, tlog_proof
 from bitwitness.ledger.datasette_plugin import replay_app
 from bitwitness.ledger.datasette_plugin.server import make_datasette
-from bitwitness.ledger.envelope import MAX_ENTRY
-from bitwitness.ledger.key_entries import enrolment
-from bitwitness.ledger.ledger_file import LedgerFull
-from bitwitness.ledger.lock import LedgerLocked
-from bitwitness.ledger.project import CONFIG, Project, config_text
-from bitwitness.ledger.replay_files import ENTRIES, DataAddress, StateAddress, parse_address
-from bitwitness.ledger.submissions import (
+from bitwitness.ledger.entry.envelope import MAX_ENTRY
+from bitwitness.ledger.entry.key_entries import enrolment
+from bitwitness.ledger.exchange import inbox, submissions
+from bitwitness.ledger.exchange.replay_files import ENTRIES, DataAddress, StateAddress, parse_address
+from bitwitness.ledger.exchange.submissions import (
     MAX_OPEN_INTENTS,
     NotAccepted,
     TooMany,
@@ -31,6 +29,9 @@ from bitwitness.ledger.submissions import (
     submit,
     take_waiting,
 )
+from bitwitness.ledger.project import CONFIG, Project, config_text
+from bitwitness.ledger.sqlite.ledger_file import LedgerFull
+from bitwitness.ledger.sqlite.lock import LedgerLocked
 
 from . import small_ledger as small
 

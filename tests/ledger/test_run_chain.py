@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import merkle
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import EntryError
 from bitwitness.ledger.run_chain import RunEnded, RunWriter
-from bitwitness.ledger.run_tail import RunTail
+from bitwitness.ledger.sqlite.run_tail import RunTail
 from bitwitness.ledger.store import Ledger, NoSuchEntry
 from bitwitness.ledger.verify_ledger import verify_ledger
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.commitments import Commitment, state_digest
+from bitwitness.ledger.entry.run_rules import RunRuleBroken, RunRules, check_parent, essence
 from bitwitness.ledger.errors import FoundWrong
-from bitwitness.ledger.run_rules import RunRuleBroken, RunRules, check_parent, essence
 
 from . import small_ledger as small
 

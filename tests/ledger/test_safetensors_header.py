@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from bitwitness.ledger.safetensors_header import (
+from bitwitness.ledger.files.safetensors_header import (
     DTYPE_BITS,
     HEADER_LIMIT,
     SafetensorsError,

@@ -23,8 +23,8 @@ import pytest
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.datasette_plugin.server import make_datasette
-from bitwitness.ledger.envelope import assemble
-from bitwitness.ledger.listen import is_loopback
+from bitwitness.ledger.entry.envelope import assemble
+from bitwitness.ledger.exchange.listen import is_loopback
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.proof_file import verify_proof

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bitwitness.ledger.sizes import SizeRefused, parse_size
+from bitwitness.ledger.files.sizes import SizeRefused, parse_size
 
 
 @pytest.mark.parametrize(

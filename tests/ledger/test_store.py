@@ -18,16 +18,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from bitwitness.ledger import derived_schema, envelope, guard, keys, merkle, schema, sealed
-from bitwitness.ledger.admission import SignerNotEnrolled
+from bitwitness.ledger import keys, merkle
 from bitwitness.ledger.checkpoint import open_checkpoint
-from bitwitness.ledger.derived import Conflict, UnknownReference
+from bitwitness.ledger.entry import envelope, sealed
 from bitwitness.ledger.errors import BitwitnessError, EntryError, FoundWrong, SignatureError
-from bitwitness.ledger.ledger_file import reporting
-from bitwitness.ledger.lock import LedgerLocked, LedgerReadOnly
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.ledger.run_tail import RunForked
+from bitwitness.ledger.sqlite import derived_schema, guard, schema
+from bitwitness.ledger.sqlite.admission import SignerNotEnrolled
+from bitwitness.ledger.sqlite.derived import Conflict, UnknownReference
+from bitwitness.ledger.sqlite.ledger_file import reporting
+from bitwitness.ledger.sqlite.lock import LedgerLocked, LedgerReadOnly
+from bitwitness.ledger.sqlite.run_tail import RunForked
 from bitwitness.ledger.store import Ledger, LedgerDamaged, LedgerFull, LedgerNotFound, NoSuchEntry, NotALedger
 
 from . import small_ledger as small
@@ -320,7 +322,7 @@ def test_a_second_writer_is_told_who_writes(path: Path) -> None:
         assert raised.value.pid == os.getpid()
         script = (
             "import sys; from pathlib import Path; from bitwitness.ledger.store import Ledger\n"
-            "from bitwitness.ledger.lock import LedgerLocked, LedgerReadOnly\n"
+            "from bitwitness.ledger.sqlite.lock import LedgerLocked, LedgerReadOnly\n"
             "try: Ledger.open(Path(sys.argv[1]), writable=True)\n"
             "except LedgerLocked as error: print(error.pid)"
         )

@@ -13,9 +13,9 @@ import pytest
 from bitwitness.ledger import checkpoint, cli, merkle, note, tiles
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.tile_export import export_tiles, held
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.tile_export import export_tiles, held
 
 from . import small_ledger as small
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from bitwitness.ledger import transport
-from bitwitness.ledger.remote import NotThere, Remote, RemoteError
+from bitwitness.ledger.follow import transport
+from bitwitness.ledger.follow.remote import NotThere, Remote, RemoteError
 
 DATA = bytes(range(256)) * 5000
 

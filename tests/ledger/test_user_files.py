@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.user_files import write_file
+from bitwitness.ledger.files.user_files import write_file
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import envelope, jcs, keys, merkle, prove, tlog_proof
+from bitwitness.ledger import jcs, keys, merkle, tlog_proof
 from bitwitness.ledger.cli import proof as proof_command
+from bitwitness.ledger.entry import envelope
 from bitwitness.ledger.errors import EntryError, FoundWrong, SignatureError
+from bitwitness.ledger.exchange import prove
 from bitwitness.ledger.note import COSIGNATURE, Verifier, sign_note
 from bitwitness.ledger.proof_file import extra_bytes, read_extra, verify_proof
 from bitwitness.ledger.trust import Trust, TrustError, load_trust

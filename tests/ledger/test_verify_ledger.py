@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger import keys, merkle
-from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.note import Verifier, add_signatures, sign_note, signature_line
 from bitwitness.ledger.trust import Trust
 from bitwitness.ledger.verify import KeyRing, exit_code, verify_entry

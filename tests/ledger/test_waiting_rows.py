@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import browse, derived, derived_schema
+from bitwitness.ledger import browse
 from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.fsck import examine
 from bitwitness.ledger.run_chain import RunWriter
+from bitwitness.ledger.sqlite import derived, derived_schema
 from bitwitness.ledger.store import Ledger, LedgerDamaged, NoSuchEntry
 
 from . import small_ledger as small

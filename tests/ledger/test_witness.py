@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import cli, fork, keys, merkle, note, witness_server
+from bitwitness.ledger import cli, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, NoteError
+from bitwitness.ledger.follow import fork
 from bitwitness.ledger.note import COSIGNATURE, Verifier
 from bitwitness.ledger.trust import Trust
-from bitwitness.ledger.witness import SIZE, Witness, WitnessStateError
-from bitwitness.ledger.witness_request import AddCheckpoint, parse_request, request_text
+from bitwitness.ledger.witnessing import witness_server
+from bitwitness.ledger.witnessing.witness import SIZE, Witness, WitnessStateError
+from bitwitness.ledger.witnessing.witness_request import AddCheckpoint, parse_request, request_text
 
 SIGNER = keys.Signer.from_seed("witness", bytes([7]) * 32)
 LOG = keys.Signer.from_seed("log", bytes([8]) * 32)
@@ -128,7 +130,7 @@ def test_a_fork_is_an_alarm_with_evidence(
     assert cli.main([*command, "--name", "w.example", "--log", VERIFIER.vkey]) == 1
     assert f"error: {said}" in capsys.readouterr().err
     # Whoever has the log's key fills no disk with them.
-    monkeypatch.setattr("bitwitness.ledger.witness.MAX_FORKS", 3)
+    monkeypatch.setattr("bitwitness.ledger.witnessing.witness.MAX_FORKS", 3)
     for number in range(6):
         more = witness.add_checkpoint(request(0, 5, [*LEAVES[:4], merkle.leaf_hash(b"y%d" % number)]))
         assert more.status == 409 and more.alarm is not None and "FORK" in more.alarm

@@ -6,11 +6,12 @@ import random
 from pathlib import Path
 from types import TracebackType
 
-from bitwitness.ledger import derived, merkle
+from bitwitness.ledger import merkle
 from bitwitness.ledger.checkpoint import parse_checkpoint
-from bitwitness.ledger.entries import KINDS
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.entries import KINDS
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.note import parse_note
+from bitwitness.ledger.sqlite import derived
 from bitwitness.ledger.store import Ledger
 
 STEP = KINDS["step"].predicate_type

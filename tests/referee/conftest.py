@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bitwitness.kernels import trace_file
+from bitwitness.kernels.tracing import trace_file
 
 from . import files
 from .builds import BUILDS, compile_referee, missing

@@ -10,13 +10,13 @@ import numpy as np
 from bitwitness.kernels import host, philox
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import Buffer, ProgramBuilder, call
-from bitwitness.kernels.recorder import Recorder
 from bitwitness.kernels.selftest import AWKWARD
-from bitwitness.kernels.trace_file import Array, TraceFile
+from bitwitness.kernels.tracing.recorder import Recorder
+from bitwitness.kernels.tracing.trace_file import Array, TraceFile
 from bitwitness.trainer.config import parse_config
 from bitwitness.trainer.data.windows import Rows
 from bitwitness.trainer.state import initial_state
-from bitwitness.trainer.trace import RecordingWorkspace, record_steps
+from bitwitness.trainer.traces.trace import RecordingWorkspace, record_steps
 
 LONG = 50304  # what order errors grow with; no multiple of 256 or 4,096
 WINDOW, VOCABULARY = 8, 37

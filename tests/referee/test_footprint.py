@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitwitness.kernels import dispute, footprint, trace, trace_file
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.ops import OPERATORS
 from bitwitness.kernels.program import call
-from bitwitness.kernels.recorder import Recorder
+from bitwitness.kernels.tracing import dispute, footprint, trace, trace_file
+from bitwitness.kernels.tracing.recorder import Recorder
 
 from . import files
 from .conftest import Referee

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from bitwitness.kernels import trace, trace_file
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.trace_file import SCRIPT_KEY, canonical
+from bitwitness.kernels.tracing import trace, trace_file
+from bitwitness.kernels.tracing.trace_file import SCRIPT_KEY, canonical
 
 from . import files
 from .builds import SANITIZED

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitwitness.kernels import judge, trace_file, trace_record
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.program import Program, ProgramBuilder
-from bitwitness.kernels.trace_file import SCRIPT_KEY, Slot, TraceFile, canonical
-from bitwitness.kernels.trace_limits import Limits, TooMuch
+from bitwitness.kernels.tracing import judge, trace_file, trace_record
+from bitwitness.kernels.tracing.trace_file import SCRIPT_KEY, Slot, TraceFile, canonical
+from bitwitness.kernels.tracing.trace_limits import Limits, TooMuch
 from bitwitness.ledger.cli import main
 
 from .conftest import Referee
@@ -169,7 +169,7 @@ def test_a_recorded_step_has_the_same_limits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], referee: Referee
 ) -> None:
     """`ledger bisect` and `ledger referee` say in one line what would be needed, and take more where they are told."""
-    from bitwitness.kernels import trace
+    from bitwitness.kernels.tracing import trace
 
     file = products(1 << 8, 3)
     trace_record.write(tmp_path / "step", file, trace.run(file, 2), {}, {})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bitwitness.kernels import trace, trace_file
+from bitwitness.kernels.tracing import trace, trace_file
 
 from .builds import BUILDS
 from .conftest import Referee

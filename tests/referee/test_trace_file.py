@@ -11,10 +11,11 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file
 
-from bitwitness.kernels import _native, trace, trace_file
+from bitwitness.kernels import _native
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.recorder import CommittedTensor, Recorder
-from bitwitness.kernels.trace_file import SCRIPT_KEY, TraceFileError
+from bitwitness.kernels.tracing import trace, trace_file
+from bitwitness.kernels.tracing.recorder import CommittedTensor, Recorder
+from bitwitness.kernels.tracing.trace_file import SCRIPT_KEY, TraceFileError
 from bitwitness.ledger import commitments
 
 from . import files

@@ -13,14 +13,14 @@ from typing import Any
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import MARKS, tree
-from bitwitness.ledger.entries import KINDS, STATEMENT_TYPE, subject_of
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.entry.entries import KINDS, STATEMENT_TYPE, subject_of
+from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.note import sign_note
 from bitwitness.ledger.project import Project
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.status import RunSaid, is_record
-from bitwitness.trainer.sample import Mark
+from bitwitness.trainer.auditing.sample import Mark
 
 Json = dict[str, Any]
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import document_leaf, state_digest, tensors, tree
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
+from bitwitness.ledger.files.safetensors_header import write_file
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.ledger.safetensors_header import write_file
 from bitwitness.ledger.store import Ledger
 from bitwitness.trainer.config import Data, Model, Run, RunConfig
-from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.models.layout import Layout
 
 Json = dict[str, Any]
 TIME = "2026-01-02T03:04:05Z"

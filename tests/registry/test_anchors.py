@@ -9,14 +9,14 @@ import pytest
 
 from bitwitness.ledger import keys, note
 from bitwitness.ledger.checkpoint import parse_checkpoint
-from bitwitness.ledger.key_entries import enrolment, revocation, rotation
+from bitwitness.ledger.entry.key_entries import enrolment, revocation, rotation
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
-from bitwitness.ledger.witness import Witness
-from bitwitness.registry import bundle, status_file
+from bitwitness.ledger.witnessing.witness import Witness
+from bitwitness.registry.bundles import bundle, status_file
+from bitwitness.registry.bundles.collect import collect
+from bitwitness.registry.bundles.evidence import EvidenceRefused
 from bitwitness.registry.checks import Check
-from bitwitness.registry.collect import collect
-from bitwitness.registry.evidence import EvidenceRefused
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.status import append_status
 from bitwitness.registry.verify import examine
@@ -42,7 +42,7 @@ def cosign(registered: Registered, witness: Witness, *others: keys.Signer) -> st
         size = int(signed.split("\n")[1])
         last = witness.newest(ledger.origin)
         proof = ledger.consistency_proof(last[0], size) if last else []
-        from bitwitness.ledger.witness_request import request_text
+        from bitwitness.ledger.witnessing.witness_request import request_text
 
         answer = witness.add_checkpoint(request_text(last[0] if last else 0, proof, signed))
         assert answer.status == 200, answer

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.beacon import sample_seed, seconds
 from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.entry.beacon import sample_seed, seconds
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.note import COSIGNATURE, Verifier
 from bitwitness.ledger.project import Project
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.catalog import show_model
 from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import Check
@@ -27,7 +27,7 @@ from bitwitness.registry.policy import Rules, WitnessTrust, load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
 from bitwitness.registry.words import NotPromoted, set_alias
-from bitwitness.trainer.sample import Mark, draw
+from bitwitness.trainer.auditing.sample import Mark, draw
 
 from ..ledger.beacon_sample import WITNESS, cosign
 from . import project_fixture

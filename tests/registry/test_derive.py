@@ -14,24 +14,24 @@ import torch
 
 from bitwitness.kernels.reference import binary32
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.derivation_rules import check_derivation
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.entry.derivation_rules import check_derivation
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
 from bitwitness.ledger.errors import EntryError
+from bitwitness.ledger.files.safetensors_header import read_header
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.safetensors_header import read_header
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.registry import derivation, derive
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.derivation import DerivationRefused
-from bitwitness.registry.export import export, open_version
+from bitwitness.registry.interop.export import export, open_version
 from bitwitness.registry.names import find_version
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.refresh import refresh
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
-from bitwitness.trainer import narrow
+from bitwitness.trainer.models import narrow
 
 
 def checks_of(folder: Path, project: Project, *sources: Path) -> dict[str, Check]:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from bitwitness.ledger import jcs
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 
 from .conftest import Registered
 

@@ -10,7 +10,7 @@ import pytest
 
 from bitwitness.ledger.cli import main
 from bitwitness.registry import load_verified
-from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.models.layout import Layout
 
 RUN = """
 [run]

@@ -9,16 +9,16 @@ import pytest
 from bitwitness.ledger import merkle
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import tree
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
-from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
 from bitwitness.registry.checks import Check
 from bitwitness.registry.policy import PolicyError, Rules, load_policy, parse_policy
 from bitwitness.registry.refresh import refresh
 from bitwitness.registry.verify import examine
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 
 from .conftest import Registered
 from .project_fixture import TIME, add_audit, add_intent

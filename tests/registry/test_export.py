@@ -13,14 +13,14 @@ import torch
 from bitwitness.kernels import host
 from bitwitness.kernels.program import Executor
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.files.sizes import parse_size
 from bitwitness.ledger.jcs import encode, parse
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.sizes import parse_size
-from bitwitness.registry import export as exports
-from bitwitness.registry.export import ExportRefused, VersionChanged, export
-from bitwitness.trainer import model as programs
-from bitwitness.trainer.imports import import_checkpoint
-from bitwitness.trainer.layout import Layout
+from bitwitness.registry.interop import export as exports
+from bitwitness.registry.interop.export import ExportRefused, VersionChanged, export
+from bitwitness.trainer.models import model as programs
+from bitwitness.trainer.models.imports import import_checkpoint
+from bitwitness.trainer.models.layout import Layout
 from bitwitness.trainer.state import Control, load_state, state_folder
 
 from . import trained

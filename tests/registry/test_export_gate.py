@@ -11,9 +11,10 @@ import pytest
 
 from bitwitness.ledger import p256
 from bitwitness.ledger.project import Project
-from bitwitness.registry import from_pretrained, oms
+from bitwitness.registry import from_pretrained
 from bitwitness.registry.checks import Check, exit_code
-from bitwitness.registry.export import digests, export
+from bitwitness.registry.interop import oms
+from bitwitness.registry.interop.export import digests, export
 from bitwitness.registry.load import NotVerified
 from bitwitness.registry.policy import PolicyError, load_policy
 from bitwitness.registry.verify import examine
@@ -126,7 +127,8 @@ def test_from_pretrained_is_made_of_what_was_verified(
     assert (model.config.eos_token_id, model.dtype) == (256, torch.float32)
 
     # The folder is swapped for another after the check: the model is still that of the checked bytes.
-    from bitwitness.registry import load, pretrained
+    from bitwitness.registry import load
+    from bitwitness.registry.interop import pretrained
 
     honest = load.passed
 
@@ -148,7 +150,7 @@ def test_from_pretrained_is_made_of_what_was_verified(
 def test_without_transformers_one_line_says_what_to_install(tiny: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from bitwitness.registry.pretrained import PackageMissing
+    from bitwitness.registry.interop.pretrained import PackageMissing
 
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(PackageMissing, match=r"pip install 'bitwitness\[hf\]'"):

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.registry import bundle, companions, load_verified
+from bitwitness.registry import load_verified
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.folder import Folder, FolderRefused, FolderUnreadable, OpenFile
+from bitwitness.registry.interop import companions
 from bitwitness.registry.load import NotVerified
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.verify import examine

@@ -12,7 +12,7 @@ import pytest
 
 from bitwitness.ledger import jcs, keys, merkle
 from bitwitness.ledger.commitments import tree
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.checks import exit_code
 
 from . import project_fixture
@@ -361,7 +361,7 @@ def test_a_status_that_takes_back(registered: Registered, forge: Forge) -> None:
 
 def test_weights_of_another_step_under_a_valid_release(registered: Registered) -> None:
     """The folder of step 4 gets the weights of step 2: every tensor is named, up to five."""
-    from bitwitness.ledger.safetensors_header import write_file
+    from bitwitness.ledger.files.safetensors_header import write_file
 
     path = registered.folder / "model.safetensors"
     path.unlink()

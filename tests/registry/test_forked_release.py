@@ -15,21 +15,22 @@ import pytest
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
-from bitwitness.registry import bundle, collect, completeness, derive, status_file, words
+from bitwitness.registry import derive, words
+from bitwitness.registry.bundles import bundle, collect, completeness, status_file
+from bitwitness.registry.bundles.lineage import LineageBroken
 from bitwitness.registry.catalog import show_model
 from bitwitness.registry.checks import Check
-from bitwitness.registry.lineage import LineageBroken
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.refresh import refresh
 from bitwitness.registry.register import register
 from bitwitness.registry.status import append_status
 from bitwitness.registry.verify import examine
-from bitwitness.trainer.ancestry_audit import audit_ancestry
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.ancestry_audit import audit_ancestry
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.venue import LocalVenue
 from bitwitness.trainer.config import parse_config
 from bitwitness.trainer.history import open_run
 from bitwitness.trainer.run import train
-from bitwitness.trainer.venue import LocalVenue
 
 from . import project_fixture as made
 from .trained import TABLE

@@ -14,7 +14,7 @@ import pytest
 
 from bitwitness.ledger import jcs
 from bitwitness.registry.checks import Check, exit_code
-from bitwitness.registry.gate import verify_model
+from bitwitness.registry.gating.gate import verify_model
 from bitwitness.registry.policy import Policy, load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
@@ -45,7 +45,7 @@ def test_the_gate_needs_neither_torch_nor_the_project(registered: Registered, tm
     registered.folder.rename(bundle)
     registered.policy.rename(policy)
     code = (
-        "import sys, pathlib; from bitwitness.registry.gate import verify_model;"
+        "import sys, pathlib; from bitwitness.registry.gating.gate import verify_model;"
         f"checks = verify_model(pathlib.Path({str(bundle)!r}), pathlib.Path({str(policy)!r}));"
         "assert not any(c['ok'] is False or (c['ok'] is None and c['required']) for c in checks), checks;"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules and 'sqlite3' not in sys.modules"

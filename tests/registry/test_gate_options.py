@@ -17,12 +17,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bitwitness.ledger import jcs, reports
+from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.registry import bundle, load_file, load_verified, words
+from bitwitness.ledger.files import reports
+from bitwitness.registry import load_file, load_verified, words
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.checks import Check, exit_code
-from bitwitness.registry.gate import Request, decide
+from bitwitness.registry.gating.gate import Request, decide
 from bitwitness.registry.load import NotVerified
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.refresh import refresh
@@ -348,7 +350,7 @@ def _certificate() -> str:
 
 def test_every_rule_has_the_name_of_its_check(registered: Registered) -> None:
     """What is reported when nothing can be checked are the checks that are made otherwise."""
-    from bitwitness.registry import rules
+    from bitwitness.registry.gating import rules
 
     registered.policy.write_text(
         registered.policy.read_text()

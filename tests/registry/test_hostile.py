@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.key_entries import revocation
+from bitwitness.ledger.entry.key_entries import revocation
 from bitwitness.ledger.keys import Signer
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.checks import exit_code
-from bitwitness.registry.gate import Request, decide
+from bitwitness.registry.gating.gate import Request, decide
 from bitwitness.registry.register import register
 
 from . import project_fixture

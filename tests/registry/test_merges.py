@@ -18,19 +18,21 @@ from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import tree
 from bitwitness.ledger.datasette_plugin.server import make_datasette
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.errors import EntryError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
-from bitwitness.registry import bundle, derive, lineage_checks, status_file, words
+from bitwitness.registry import derive, words
+from bitwitness.registry.bundles import bundle, status_file
+from bitwitness.registry.bundles.evidence import Entry
+from bitwitness.registry.bundles.lineage import Lineage, LineageBroken, RunLine
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.derivation import DerivationRefused
 from bitwitness.registry.description import ProgramRefused, check_alike
-from bitwitness.registry.evidence import Entry
-from bitwitness.registry.export import export
-from bitwitness.registry.lineage import Lineage, LineageBroken, RunLine
+from bitwitness.registry.gating import lineage_checks
+from bitwitness.registry.interop.export import export
 from bitwitness.registry.model_config import ConfigRefused
 from bitwitness.registry.names import find_version
 from bitwitness.registry.policy import load_policy

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import p256
-from bitwitness.ledger.envelope import pae
+from bitwitness.ledger.entry.envelope import pae
 from bitwitness.ledger.errors import KeyFileError, WrongPassphrase
 from bitwitness.ledger.keys import passphrase_from_prompt
-from bitwitness.registry import companions, cyclonedx, oms, slsa
-from bitwitness.registry.export import digests, export, open_version
+from bitwitness.registry.interop import companions, cyclonedx, oms, slsa
+from bitwitness.registry.interop.export import digests, export, open_version
 from bitwitness.registry.names import find_version
 
 from .conftest import Registered

@@ -23,11 +23,11 @@ from bitwitness.registry import from_pretrained, load_file, load_verified
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.derive import cast
 from bitwitness.registry.description import ProgramRefused, check_description
-from bitwitness.registry.export import export
+from bitwitness.registry.interop.export import export
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.config import parse_config
 from bitwitness.trainer.run import train
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bitwitness.registry.checks import Check, exit_code
-from bitwitness.registry.gate import Request, decide
+from bitwitness.registry.gating.gate import Request, decide
 from bitwitness.registry.policy import Policy, PolicyError, Rules, load_policy, parse_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine

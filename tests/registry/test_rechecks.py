@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import merkle
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import EntryError
-from bitwitness.ledger.key_entries import enrolment
 from bitwitness.ledger.keys import Signer
 from bitwitness.registry.catalog import show_model
 from bitwitness.registry.catalog_tree import tree_lines

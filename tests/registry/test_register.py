@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import safetensors.torch
 
-from bitwitness.ledger import durable
+from bitwitness.ledger.entry.key_entries import revocation
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.key_entries import revocation
-from bitwitness.ledger.safetensors_header import write_file
+from bitwitness.ledger.files import durable
+from bitwitness.ledger.files.safetensors_header import write_file
 from bitwitness.registry import catalog
 from bitwitness.registry import register as register_module
 from bitwitness.registry import shards as shards_module
+from bitwitness.registry.bundles.collect import ReleaseMissing, collect
 from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import exit_code
-from bitwitness.registry.collect import ReleaseMissing, collect
 from bitwitness.registry.model_config import ConfigRefused, check_config
 from bitwitness.registry.names import NameRefused, NoSuchModel
 from bitwitness.registry.policy import load_policy

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from bitwitness.ledger.cli import main
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.register import register
 
 from .conftest import Registered

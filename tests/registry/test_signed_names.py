@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.key_entries import revocation
+from bitwitness.ledger.entry.key_entries import revocation
 from bitwitness.ledger.keys import generate
-from bitwitness.registry import bundle, words
+from bitwitness.registry import words
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.catalog import list_models, show_model
 from bitwitness.registry.names import AliasUnsound, find_version
 from bitwitness.registry.register import register

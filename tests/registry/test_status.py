@@ -14,15 +14,15 @@ import pytest
 
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.entry.key_entries import revocation
 from bitwitness.ledger.errors import FoundWrong
-from bitwitness.ledger.key_entries import revocation
-from bitwitness.registry import bundle
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.status import RunSaid, append_status, run_records
 from bitwitness.registry.verify import examine
-from bitwitness.trainer.sample import Mark
+from bitwitness.trainer.auditing.sample import Mark
 
 from .conftest import Registered
 from .forge import Forge

@@ -14,8 +14,9 @@ import pytest
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.registry import bundle, timestamps
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.checks import Check, exit_code
+from bitwitness.registry.interop import timestamps
 from bitwitness.registry.policy import PolicyError, TimestampTrust, load_policy, parse_policy
 from bitwitness.registry.refresh import refresh
 from bitwitness.registry.verify import examine

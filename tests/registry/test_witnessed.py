@@ -9,7 +9,7 @@ import pytest
 
 from bitwitness.ledger import keys, note
 from bitwitness.ledger.store import Ledger
-from bitwitness.ledger.witness import Witness
+from bitwitness.ledger.witnessing.witness import Witness
 from bitwitness.registry.checks import Check, exit_code
 from bitwitness.registry.policy import PolicyError, load_policy, parse_policy
 from bitwitness.registry.register import register

@@ -11,12 +11,13 @@ import pytest
 
 from bitwitness.ledger import jcs
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
 from bitwitness.ledger.errors import EntryError
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
-from bitwitness.registry import bundle, words
+from bitwitness.registry import words
+from bitwitness.registry.bundles import bundle
 from bitwitness.registry.catalog import list_models, show_model
 from bitwitness.registry.catalog_tree import tree_lines
 from bitwitness.registry.checks import exit_code

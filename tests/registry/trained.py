@@ -7,7 +7,7 @@ from typing import Any
 
 from bitwitness.ledger.project import Project
 from bitwitness.registry.register import register
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.config import RunConfig, parse_config
 from bitwitness.trainer.data import BuildOptions, Dataset, build
 from bitwitness.trainer.data import record as record_datasets

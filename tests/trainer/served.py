@@ -11,9 +11,9 @@ import uvicorn
 
 from bitwitness.ledger import keys
 from bitwitness.ledger.datasette_plugin.server import make_datasette
-from bitwitness.ledger.key_entries import enrolment
+from bitwitness.ledger.entry.key_entries import enrolment
+from bitwitness.ledger.exchange.listen import address_of, listen
 from bitwitness.ledger.keys import Signer
-from bitwitness.ledger.listen import address_of, listen
 from bitwitness.ledger.project import Project
 
 

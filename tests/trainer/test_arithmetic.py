@@ -12,10 +12,10 @@ from bitwitness.kernels import ops, selftest
 from bitwitness.kernels.program import Executor, Program
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.arithmetic import arithmetic, difference, this_builds
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.config import RunConfig
 from bitwitness.trainer.data import Dataset, WindowStream
+from bitwitness.trainer.models.arithmetic import arithmetic, difference, this_builds
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import initial_state
 from bitwitness.trainer.step import Workspace, step

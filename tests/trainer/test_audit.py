@@ -16,18 +16,18 @@ import pytest
 
 from bitwitness.kernels.errors import KernelError
 from bitwitness.ledger import merkle
-from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.beacon import sample_seed
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify_rows import entry_bytes
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.sample import Mark, Unit, draw, select, units
 from bitwitness.trainer.cli.audit_text import audit_lines
 from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
 from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import Mark, Unit, draw, select, units
 from bitwitness.trainer.state import state_folder
 from bitwitness.trainer.step import NotFinite, NoTokens
 
@@ -98,7 +98,7 @@ def test_training_and_audits_of_the_built_in_model_do_without_torch(project: Pro
         project,
         "import sys\n"
         "from bitwitness.trainer.cli import audit as _, coverage, drill, trace, train\n"
-        "from bitwitness.trainer.audit import audit\n"
+        "from bitwitness.trainer.auditing.audit import audit\n"
         "assert 'torch' not in sys.modules\n"
         "sys.modules['torch'] = None  # from here on its import fails",
         then="assert audit(PROJECT, 'r', samples=1, screen=True, threads=1).result == 'match'",
@@ -225,7 +225,7 @@ def test_missing_steps_are_found_before_the_intent(trained: Project, monkeypatch
         kept = [e for e in history.entries if e.kind != "step" or e.predicate["computed"]["step"] != 3]
         return RunHistory(history.run, kept, history.about)
 
-    monkeypatch.setattr("bitwitness.trainer.audit.open_verified_run", without_step_3)
+    monkeypatch.setattr("bitwitness.trainer.auditing.audit.open_verified_run", without_step_3)
     with pytest.raises(RecordWrong, match="step 4 where step 3 is due"):
         audit(trained, "r", threads=1)
     assert entries_of(trained, "audit-intent") == 0
@@ -344,7 +344,7 @@ def test_hidden_entries_of_a_run_are_found(trained: Project) -> None:
 
 def test_an_audit_that_died_is_told_of(trained: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("bitwitness.trainer.audit._choose", lambda *args: 1 / 0)
+        patch.setattr("bitwitness.trainer.auditing.audit._choose", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             audit(trained, "r", threads=1)
     report = audit(trained, "r", samples=9, threads=1)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bitwitness.kernels import selftest
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import replay
-from bitwitness.trainer.audit import AuditReport, audit
+from bitwitness.trainer.auditing.audit import AuditReport, audit
 from bitwitness.trainer.memory import NotEnoughMemory
 from bitwitness.trainer.run import train
 from bitwitness.trainer.step import Workspace

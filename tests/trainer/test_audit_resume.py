@@ -13,27 +13,28 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import jcs
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import replay_work
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.audit_work import AuditWork
-from bitwitness.trainer.examiner import Examiner
+from bitwitness.trainer.auditing import replay_work
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.audit_work import AuditWork
+from bitwitness.trainer.auditing.examiner import Examiner
+from bitwitness.trainer.auditing.replay_work import ReplayWork
+from bitwitness.trainer.auditing.sample import Unit
+from bitwitness.trainer.auditing.transcript import Transcript
 from bitwitness.trainer.history import open_verified_run
 from bitwitness.trainer.material import LocalMaterial
-from bitwitness.trainer.replay_work import ReplayWork
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import Unit
 from bitwitness.trainer.step import Workspace
-from bitwitness.trainer.transcript import Transcript
 
 from .conftest import small_config
 
 KILLED = """
 import os, signal, sys
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import audit, replay_work, step
+from bitwitness.trainer import step
+from bitwitness.trainer.auditing import audit, replay_work
 replay_work.INTERVAL = 0.0
 replay_work._SHARE = 0.0
 honest, done = step.Workspace.shard_gradient, []

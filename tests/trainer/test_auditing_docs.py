@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.envelope import open_envelope
-from bitwitness.trainer.audit import audit
+from bitwitness.ledger.entry.envelope import open_envelope
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_config

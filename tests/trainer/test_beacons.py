@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import drand
-from bitwitness.ledger.beacon import round_randomness, sample_seed
-from bitwitness.ledger.drand import Source
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry import drand
+from bitwitness.ledger.entry.beacon import round_randomness, sample_seed
+from bitwitness.ledger.entry.drand import Source
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, EntryError
 from bitwitness.ledger.note import Verifier
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
-from bitwitness.ledger.witness import Witness
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.beacons import BeaconPending
-from bitwitness.trainer.coverage import open_coverage
+from bitwitness.ledger.witnessing.witness import Witness
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.beacons import BeaconPending
+from bitwitness.trainer.auditing.coverage import open_coverage
 from bitwitness.trainer.run import train
 
 from ..ledger.beacon_sample import WITNESS, cosign
@@ -109,8 +109,8 @@ def test_the_cosignature_may_come_later(trained: Project, tmp_path: Path) -> Non
 
 
 def test_the_ledger_takes_no_audit_with_another_beacon(trained: Project, tmp_path: Path) -> None:
-    from bitwitness.ledger.entries import statement
-    from bitwitness.ledger.envelope import seal
+    from bitwitness.ledger.entry.entries import statement
+    from bitwitness.ledger.entry.envelope import seal
 
     pin_silent_witness(trained)
     with pytest.raises(BeaconPending) as pending:
@@ -134,9 +134,9 @@ def test_the_ledger_takes_no_audit_with_another_beacon(trained: Project, tmp_pat
 
 def test_a_round_after_the_intent(trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = int(time.time())
-    monkeypatch.setattr("bitwitness.ledger.drand.SOURCES", {"test": Source("00" * 96, now - 1000, 10)})
+    monkeypatch.setattr("bitwitness.ledger.entry.drand.SOURCES", {"test": Source("00" * 96, now - 1000, 10)})
     checked: list[tuple[str, int, bytes]] = []
-    for module in ("trainer.beacons", "ledger.audit_rules"):
+    for module in ("trainer.auditing.beacons", "ledger.entry.audit_rules"):
         monkeypatch.setattr(f"bitwitness.{module}.verify_round", lambda *args: checked.append(args))
     with pytest.raises(BitwitnessError, match="needs a witness"):
         audit(trained, "r", beacon="test", threads=2)
@@ -162,7 +162,7 @@ def test_a_round_after_the_intent(trained: Project, tmp_path: Path, monkeypatch:
         assert open_coverage(trained, ledger, "r").covered == 4
     assert checked == [("test", number, bytes.fromhex("ab" * 48))] * 2
     # Had the intent been seen only after the round, the auditor could have known it.
-    monkeypatch.setattr("bitwitness.ledger.drand.SOURCES", {"test": Source("00" * 96, now - 5000, 10)})
+    monkeypatch.setattr("bitwitness.ledger.entry.drand.SOURCES", {"test": Source("00" * 96, now - 5000, 10)})
     with trained.open_ledger() as ledger:
         assert "nobody saw its intent before" in open_coverage(trained, ledger, "r").refused[0][1]
 

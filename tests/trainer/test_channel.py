@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bitwitness.trainer.channel import JSON_LIMIT, Channel, RankError, RankFailed, fail
+from bitwitness.trainer.cluster.channel import JSON_LIMIT, Channel, RankError, RankFailed, fail
 
 SECRET = b"known to both ends"
 Pair = tuple[Channel, Channel]
@@ -123,7 +123,7 @@ def test_silence_and_an_end_are_told_apart(pair: Pair) -> None:
 def test_why_an_end_goes_is_heard_wherever_something_else_must_come(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitwitness.trainer.channel._PARTING", 0.1)
+    monkeypatch.setattr("bitwitness.trainer.cluster.channel._PARTING", 0.1)
     a, b = pair
     fail([a], "out of memory")
     with pytest.raises(RankFailed, match=r"^rank 0 failed: out of memory$"):

@@ -97,7 +97,7 @@ def test_an_interrupted_audit_says_how_it_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("bitwitness.trainer.examiner.Examiner.examine", stop)
+        patch.setattr("bitwitness.trainer.auditing.examiner.Examiner.examine", stop)
         said = ledger("audit", "r", "--threads", "1")
     assert said.code == 130
     assert said.err == "stopped; give the same command again, it goes on where it was\n"

@@ -12,9 +12,9 @@ from bitwitness.ledger import jcs
 from bitwitness.ledger.project import Project
 from bitwitness.trainer.config import ConfigError, config_from_ledger, load_config, parse_config
 from bitwitness.trainer.data import Dataset, WindowStream
-from bitwitness.trainer.layout import Layout
 from bitwitness.trainer.memory import parameters as count_parameters
-from bitwitness.trainer.presets import PRESETS
+from bitwitness.trainer.models.layout import Layout
+from bitwitness.trainer.models.presets import PRESETS
 from bitwitness.trainer.run import train
 from bitwitness.trainer.schedule import learning_rate
 from bitwitness.trainer.state import initial_state

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger import merkle
-from bitwitness.ledger.beacon import sample_seed
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.entry.beacon import sample_seed
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.keys import generate
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify import KeyRing
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.coverage import Coverage, Segment, measure, open_coverage
+from bitwitness.trainer.auditing.sample import units
+from bitwitness.trainer.auditing.share import ranking
 from bitwitness.trainer.cli.coverage import bar
-from bitwitness.trainer.coverage import Coverage, Segment, measure, open_coverage
 from bitwitness.trainer.history import Entry, RunHistory, open_run
 from bitwitness.trainer.run import train
-from bitwitness.trainer.sample import units
-from bitwitness.trainer.share import ranking
 
 from .conftest import small_config
 

@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitwitness.kernels import culprit, judge, trace, trace_file, trace_record
 from bitwitness.kernels.errors import KernelError
 from bitwitness.kernels.program import Program
-from bitwitness.kernels.stepwise import StepwiseExecutor
-from bitwitness.kernels.trace_record import TraceRecord
+from bitwitness.kernels.tracing import culprit, judge, trace, trace_file, trace_record
+from bitwitness.kernels.tracing.stepwise import StepwiseExecutor
+from bitwitness.kernels.tracing.trace_record import TraceRecord
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import replay, step_trace
-from bitwitness.trainer.culprit_text import locate
+from bitwitness.trainer import replay
+from bitwitness.trainer.auditing.culprit_text import locate
 from bitwitness.trainer.data.reads import training_stream
 from bitwitness.trainer.history import open_run
 from bitwitness.trainer.material import LocalMaterial
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import State
 from bitwitness.trainer.step import Workspace
+from bitwitness.trainer.traces import step_trace
 
 from .conftest import make_project, small_config
 
@@ -253,8 +254,8 @@ def test_mistakes_are_one_line(ledger: Ledger, honest: Path, words: list[str], s
 
 
 def test_without_a_referee_the_message_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitwitness.kernels.judge._native.__file__", "/nowhere/native.so")
-    monkeypatch.setattr("bitwitness.kernels.judge.__file__", "/nowhere/kernels/judge.py")
+    monkeypatch.setattr("bitwitness.kernels.tracing.judge._native.__file__", "/nowhere/native.so")
+    monkeypatch.setattr("bitwitness.kernels.tracing.judge.__file__", "/nowhere/kernels/tracing/judge.py")
     with pytest.raises(judge.NoReferee, match="make referee"):
         judge.find_referee()
 

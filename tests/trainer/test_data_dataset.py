@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from bitwitness.ledger import jcs, keys, merkle
 from bitwitness.ledger.commitments import Commitment, document_digest, document_leaf, tree
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.trainer.data import (
     BuildOptions,

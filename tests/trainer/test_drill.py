@@ -11,12 +11,12 @@ import pytest
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import drill as drilled
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.drill import DRAWS, DrillResult, drill
-from bitwitness.trainer.drill_faults import KINDS, Fault
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.drills import drill as drilled
+from bitwitness.trainer.drills.drill import DRAWS, DrillResult, drill
+from bitwitness.trainer.drills.drill_faults import KINDS, Fault
 from bitwitness.trainer.run import train
-from bitwitness.trainer.step_trace import trace_step
+from bitwitness.trainer.traces.step_trace import trace_step
 
 from .conftest import make_project, small_config
 from .own_models import TINY

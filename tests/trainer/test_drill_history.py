@@ -12,13 +12,13 @@ import pytest
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.config import RunConfig, parse_config
-from bitwitness.trainer.drill import DrillResult, drill
-from bitwitness.trainer.drill_copy import read_line
-from bitwitness.trainer.drill_faults import KINDS
+from bitwitness.trainer.drills.drill import DrillResult, drill
+from bitwitness.trainer.drills.drill_copy import read_line
+from bitwitness.trainer.drills.drill_faults import KINDS
 from bitwitness.trainer.history import RunHistory, open_verified_run
-from bitwitness.trainer.imports import import_checkpoint, imports_dir
+from bitwitness.trainer.models.imports import import_checkpoint, imports_dir
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_table

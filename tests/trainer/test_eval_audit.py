@@ -10,19 +10,19 @@ import pytest
 
 from bitwitness.ledger import jcs, merkle
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.replay_files import dataset_folder
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
-from bitwitness.ledger.replay_files import dataset_folder
-from bitwitness.trainer.audit import AuditReport, audit
-from bitwitness.trainer.coverage import open_coverage
+from bitwitness.trainer.auditing.audit import AuditReport, audit
+from bitwitness.trainer.auditing.coverage import open_coverage
+from bitwitness.trainer.auditing.recheck import recheck
+from bitwitness.trainer.auditing.remote_venue import RemoteVenue
+from bitwitness.trainer.auditing.venue import LocalVenue
 from bitwitness.trainer.history import open_run
-from bitwitness.trainer.recheck import recheck
-from bitwitness.trainer.remote_venue import RemoteVenue
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import state_folder
-from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config
 from .served import serving, stranger

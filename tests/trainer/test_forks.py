@@ -13,25 +13,25 @@ import pytest
 
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError, EntryError
+from bitwitness.ledger.exchange.replay_export import export_run
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
-from bitwitness.ledger.replay_export import export_run
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.trainer import run
-from bitwitness.trainer.ancestry_audit import audit_ancestry
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.ancestry_audit import audit_ancestry
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.coverage import open_coverage
+from bitwitness.trainer.auditing.remote_venue import RemoteVenue
+from bitwitness.trainer.auditing.venue import LocalVenue
 from bitwitness.trainer.config import ConfigError, RunConfig, load_config, parse_config
-from bitwitness.trainer.coverage import open_coverage
 from bitwitness.trainer.history import RunHistory, open_verified_run
 from bitwitness.trainer.record_check import check_record
-from bitwitness.trainer.remote_venue import RemoteVenue
 from bitwitness.trainer.run import train
 from bitwitness.trainer.start import NoSuchStart, model_of
 from bitwitness.trainer.state import State, StateMismatch, state_folder
 from bitwitness.trainer.step import StepRecord
-from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config, small_table
 from .own_models import LLAMA

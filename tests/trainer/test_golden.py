@@ -10,8 +10,8 @@ import pytest
 
 from bitwitness.ledger.project import Project
 from bitwitness.trainer import records
-from bitwitness.trainer.arithmetic import arithmetic
 from bitwitness.trainer.data import Dataset, WindowStream
+from bitwitness.trainer.models.arithmetic import arithmetic
 from bitwitness.trainer.state import initial_state
 from bitwitness.trainer.step import Workspace, step
 

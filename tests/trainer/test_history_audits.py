@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.replay_export import export_run
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
-from bitwitness.ledger.replay_export import export_run
-from bitwitness.ledger.tile_export import export_tiles
-from bitwitness.trainer import ancestry_audit
 from bitwitness.trainer.ancestry import line_coverage
-from bitwitness.trainer.ancestry_audit import audit_ancestry
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.beacons import BeaconPending
+from bitwitness.trainer.auditing import ancestry_audit
+from bitwitness.trainer.auditing.ancestry_audit import audit_ancestry
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.beacons import BeaconPending
+from bitwitness.trainer.auditing.remote_venue import RemoteVenue
+from bitwitness.trainer.auditing.screen import Screened
+from bitwitness.trainer.auditing.venue import LocalVenue, WaitsForLog
 from bitwitness.trainer.record_check import Fault
-from bitwitness.trainer.remote_venue import RemoteVenue
 from bitwitness.trainer.run import train
-from bitwitness.trainer.screen import Screened
-from bitwitness.trainer.venue import LocalVenue, WaitsForLog
 
 from .conftest import make_project, small_config
 from .served import serving, stranger
@@ -190,7 +190,7 @@ def test_announced_audits_of_several_runs_are_gone_on_with(
 
     beacon = {"kind": "round", "round": 7, "source": "quicknet"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bitwitness.trainer.audit.obtain", pending)
+        patch.setattr("bitwitness.trainer.auditing.audit.obtain", pending)
         patch.setattr(ancestry_audit, "choose", lambda *_: beacon)
         with pytest.raises(BeaconPending) as caught:
             audit_ancestry(LocalVenue(project), "child", samples=1, beacon="quicknet", threads=1)
@@ -202,7 +202,7 @@ def test_announced_audits_of_several_runs_are_gone_on_with(
     asked = ["audit", "child", "--history", "--sample", "1"]
     given = [part for index in announced for part in ("--intent", str(index))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bitwitness.trainer.audit.obtain", pending)
+        patch.setattr("bitwitness.trainer.auditing.audit.obtain", pending)
         assert main([*asked, *given]) == 2
         assert "wait for their beacon" in capsys.readouterr().err
     assert intents(project) == announced  # none was announced anew

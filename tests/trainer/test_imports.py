@@ -16,15 +16,15 @@ import torch
 
 from bitwitness.ledger.commitments import tensors as commit_tensors
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.files.safetensors_header import write_file
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.safetensors_header import write_file
-from bitwitness.trainer import imports, narrow
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.config import Model, RunConfig, load_config, parse_config
 from bitwitness.trainer.history import open_run
-from bitwitness.trainer.imports import ImportDamaged, ImportRefused, NoSuchImport, import_checkpoint
-from bitwitness.trainer.layout import HEAD, Layout
-from bitwitness.trainer.llama_config import ConfigUnsupported, read_config
+from bitwitness.trainer.models import imports, narrow
+from bitwitness.trainer.models.imports import ImportDamaged, ImportRefused, NoSuchImport, import_checkpoint
+from bitwitness.trainer.models.layout import HEAD, Layout
+from bitwitness.trainer.models.llama_config import ConfigUnsupported, read_config
 from bitwitness.trainer.run import train
 from bitwitness.trainer.start import model_of
 from bitwitness.trainer.state import state_folder

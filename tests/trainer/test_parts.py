@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger.audit_rules import AuditedRun, contradiction
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import tree
+from bitwitness.ledger.entry.audit_rules import AuditedRun, contradiction
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.replay_files import parts_file
 from bitwitness.ledger.jcs import f64_from_hex
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.replay_files import parts_file
 from bitwitness.trainer import parts
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.coverage import Segment, _by_parts, _segments, open_coverage
+from bitwitness.trainer.auditing.part_audit import part_names
 from bitwitness.trainer.config import parse_config
-from bitwitness.trainer.coverage import Segment, _by_parts, _segments, open_coverage
 from bitwitness.trainer.history import Entry, RunHistory, open_run, open_verified_run
-from bitwitness.trainer.layout import Layout
 from bitwitness.trainer.material import LocalMaterial
-from bitwitness.trainer.part_audit import part_names
+from bitwitness.trainer.models.layout import Layout
 from bitwitness.trainer.parts import PartsUnavailable, check_leaves, read_leaves
 from bitwitness.trainer.run import train
 from bitwitness.trainer.step import Workspace

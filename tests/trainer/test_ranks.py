@@ -21,14 +21,12 @@ from bitwitness.ledger.cli import main
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import BitwitnessError, Stopped
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import arrivals, memory, rank_start, rank_work
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.channel import RankError
-from bitwitness.trainer.config import RunConfig, parse_config
-from bitwitness.trainer.data import Dataset, DatasetDamaged
-from bitwitness.trainer.history import RunHistory, open_run
-from bitwitness.trainer.local_ranks import LocalRanks
-from bitwitness.trainer.rank_start import (
+from bitwitness.trainer import memory
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.cluster import arrivals, rank_start, rank_work
+from bitwitness.trainer.cluster.channel import RankError
+from bitwitness.trainer.cluster.local_ranks import LocalRanks
+from bitwitness.trainer.cluster.rank_start import (
     SECRET,
     BadPlace,
     Joining,
@@ -40,8 +38,11 @@ from bitwitness.trainer.rank_start import (
     listening,
     place_of,
 )
-from bitwitness.trainer.rank_work import work
-from bitwitness.trainer.ranks import Follower, Leader
+from bitwitness.trainer.cluster.rank_work import work
+from bitwitness.trainer.cluster.ranks import Follower, Leader
+from bitwitness.trainer.config import RunConfig, parse_config
+from bitwitness.trainer.data import Dataset, DatasetDamaged
+from bitwitness.trainer.history import RunHistory, open_run
 from bitwitness.trainer.run import Progress, train
 from bitwitness.trainer.step import NotFinite, Workspace
 from bitwitness.trainer.stop import Stop, stop_signals

@@ -10,25 +10,26 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import entries, merkle
-from bitwitness.ledger.beacon import sample_seed
+from bitwitness.ledger import merkle
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger.entry import entries
+from bitwitness.ledger.entry.beacon import sample_seed
+from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.errors import BitwitnessError, EntryError
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import load_trust
 from bitwitness.ledger.verify_ledger import verify_ledger
-from bitwitness.trainer import recheck as module
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.coverage import open_coverage
-from bitwitness.trainer.recheck import recheck
-from bitwitness.trainer.remote_venue import RemoteVenue
+from bitwitness.trainer.auditing import recheck as module
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.coverage import open_coverage
+from bitwitness.trainer.auditing.recheck import recheck
+from bitwitness.trainer.auditing.remote_venue import RemoteVenue
+from bitwitness.trainer.auditing.venue import LocalVenue
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import state_folder
-from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config
 from .served import serving, stranger

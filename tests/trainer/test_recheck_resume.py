@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.keys import Signer, generate
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
-from bitwitness.trainer import replay_work
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.recheck import recheck
-from bitwitness.trainer.remote_venue import RemoteVenue
-from bitwitness.trainer.replay_work import ReplayWork
+from bitwitness.trainer.auditing import replay_work
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.recheck import recheck
+from bitwitness.trainer.auditing.remote_venue import RemoteVenue
+from bitwitness.trainer.auditing.replay_work import ReplayWork
+from bitwitness.trainer.auditing.venue import LocalVenue
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import state_folder
 from bitwitness.trainer.step import Workspace
-from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_config
 from .served import serving, stranger
@@ -36,7 +36,8 @@ SHARDS = 12  # 4 steps of 3
 KILLED = """
 import os, sys
 from bitwitness.ledger.cli import main
-from bitwitness.trainer import replay_work, step
+from bitwitness.trainer import step
+from bitwitness.trainer.auditing import replay_work
 replay_work.INTERVAL = replay_work._SHARE = 0.0
 honest, done = step.Workspace.shard_gradient, []
 def shard_gradient(*given):
@@ -245,7 +246,7 @@ def test_the_command_says_that_it_went_on(
     monkeypatch.chdir(project.root)
     words = ["audit", "--recheck", str(newest_audit(project)), "--key", str(tmp_path / "alice" / "alice.pem")]
     with monkeypatch.context() as patch:
-        patch.setattr("bitwitness.trainer.recheck.machine_fault", _interrupted)
+        patch.setattr("bitwitness.trainer.auditing.recheck.machine_fault", _interrupted)
         assert main(words) == 130
     assert "give the same command again" in capsys.readouterr().err
     stop_at(project, alice, newest_audit(project), 4)

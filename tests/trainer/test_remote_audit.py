@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger.cli import main
-from bitwitness.ledger.envelope import open_envelope
+from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.replay_export import export_run
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.keys import Signer
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
-from bitwitness.ledger.replay_export import export_run
-from bitwitness.ledger.tile_export import export_tiles
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.remote_venue import NotSent, RemoteVenue, WaitsForLog
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.remote_venue import NotSent, RemoteVenue, WaitsForLog
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_config

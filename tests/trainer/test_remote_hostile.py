@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import jcs, keys, transport
+from bitwitness.ledger import jcs, keys
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.cli import main
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.exchange.replay_export import export_run
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow import transport
+from bitwitness.ledger.follow.mirror import NotServed, NotWhatWasSigned, WentBack
+from bitwitness.ledger.follow.remote import Remote, RemoteError
 from bitwitness.ledger.keys import Signer
-from bitwitness.ledger.mirror import NotServed, NotWhatWasSigned, WentBack
 from bitwitness.ledger.note import COSIGNATURE, Verifier, sign_note
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote, RemoteError
-from bitwitness.ledger.replay_export import export_run
-from bitwitness.ledger.tile_export import export_tiles
 from bitwitness.ledger.trust import load_trust
-from bitwitness.trainer.audit import AuditReport, audit
-from bitwitness.trainer.remote_venue import RemoteVenue, WaitsForLog, work_folder
+from bitwitness.trainer.auditing.audit import AuditReport, audit
+from bitwitness.trainer.auditing.remote_venue import RemoteVenue, WaitsForLog, work_folder
 from bitwitness.trainer.run import train
 
 from .conftest import make_project, small_config

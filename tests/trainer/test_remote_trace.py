@@ -12,17 +12,17 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from bitwitness.kernels import trace_record
+from bitwitness.kernels.tracing import trace_record
 from bitwitness.ledger.cli import main
+from bitwitness.ledger.exchange.replay_export import export_run
+from bitwitness.ledger.exchange.tile_export import export_tiles
+from bitwitness.ledger.follow.remote import Remote
 from bitwitness.ledger.project import Project
-from bitwitness.ledger.remote import Remote
-from bitwitness.ledger.replay_export import export_run
-from bitwitness.ledger.tile_export import export_tiles
-from bitwitness.trainer import drill as drilled
-from bitwitness.trainer.drill import drill
-from bitwitness.trainer.remote_venue import RemotePlace
+from bitwitness.trainer.auditing.remote_venue import RemotePlace
+from bitwitness.trainer.drills import drill as drilled
+from bitwitness.trainer.drills.drill import drill
 from bitwitness.trainer.state import state_folder
-from bitwitness.trainer.step_trace import trace_step
+from bitwitness.trainer.traces.step_trace import trace_step
 
 from .served import serving, stranger
 
@@ -180,8 +180,8 @@ def test_no_trace_begins_at_a_state_that_the_record_contradicts(
     project: Project, liar: tuple[Project, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in an audit: it is replayed from an earlier one."""
-    from bitwitness.trainer import step_trace
     from bitwitness.trainer.record_check import Fault
+    from bitwitness.trainer.traces import step_trace
 
     step = liar[1] - 1
     before = max(number for number in range(0, step, 2))

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger.entries import statement
-from bitwitness.ledger.envelope import seal
+from bitwitness.ledger.entry.entries import statement
+from bitwitness.ledger.entry.envelope import seal
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.submissions import leave
 from bitwitness.ledger.merkle import leaf_hash
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.run_chain import RunWriter
-from bitwitness.ledger.submissions import leave
 from bitwitness.trainer.data import DatasetDamaged, WindowStream
 from bitwitness.trainer.history import LedgerNotVerified, open_run, open_verified_run
 from bitwitness.trainer.memory import NotEnoughMemory
@@ -273,7 +273,7 @@ def test_a_run_takes_in_what_auditors_send_meanwhile(project: Project) -> None:
 
 
 def test_thinned_moments_are_still_committed_where_a_replay_starts(project: Project) -> None:
-    from bitwitness.trainer.audit import audit
+    from bitwitness.trainer.auditing.audit import audit
 
     run(project, commit_optimizer_every=100, state_every=4)
     with project.open_ledger() as ledger:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitwitness.ledger.project import Project
-from bitwitness.trainer.audit import audit
+from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.history import open_run
 from bitwitness.trainer.run import Progress, train
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bitwitness.ledger.project import Project
+from bitwitness.trainer.auditing.screen import Bounds, differences
 from bitwitness.trainer.config import RunConfig, parse_config
-from bitwitness.trainer.layout import Layout
-from bitwitness.trainer.screen import Bounds, differences
+from bitwitness.trainer.models.layout import Layout
 from bitwitness.trainer.state import State, initial_state
 from bitwitness.trainer.step import Workspace, step_scalars
 
@@ -135,7 +135,7 @@ def test_a_planted_change(change: str, found: list[str]) -> None:
 
 
 def test_an_audit_screens_all_states(project: Project) -> None:
-    from bitwitness.trainer.audit import audit
+    from bitwitness.trainer.auditing.audit import audit
     from bitwitness.trainer.run import train
 
     train(project, small_config(), threads=2)
@@ -146,7 +146,7 @@ def test_an_audit_screens_all_states(project: Project) -> None:
 
 def test_a_replaced_state_is_found_without_replaying_it(tmp_path: Path) -> None:
     """A weight was swapped in the middle of a run, which was trained on from there."""
-    from bitwitness.trainer.audit import audit
+    from bitwitness.trainer.auditing.audit import audit
 
     from .conftest import make_project
     from .test_audit import lying_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.trainer.layout import Layout
+from bitwitness.trainer.models.layout import Layout
 from bitwitness.trainer.state import (
     OPTIMIZER_FILE,
     WEIGHTS_FILE,

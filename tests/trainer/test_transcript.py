@@ -10,8 +10,8 @@ import pytest
 
 from bitwitness.kernels import hashing
 from bitwitness.ledger import commitments, jcs, merkle
+from bitwitness.trainer.auditing.transcript import Transcript
 from bitwitness.trainer.hashing import commit
-from bitwitness.trainer.transcript import Transcript
 
 
 @pytest.fixture(params=["kernels", "hashlib"])

@@ -16,24 +16,25 @@ import pytest
 import torch
 
 from bitwitness.kernels import nn
+from bitwitness.kernels.capturing.graph import Graph
+from bitwitness.kernels.capturing.graph_rules import MOST_CALLS, GraphError
 from bitwitness.kernels.dropout_rule import dropout_key
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.graph import Graph
-from bitwitness.kernels.graph_rules import MOST_CALLS, GraphError
 from bitwitness.ledger import jcs
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
-from bitwitness.trainer import own_model, plan
-from bitwitness.trainer.audit import audit
-from bitwitness.trainer.captured import CapturedModel
+from bitwitness.trainer.auditing import plan
+from bitwitness.trainer.auditing.audit import audit
+from bitwitness.trainer.auditing.recheck import recheck
+from bitwitness.trainer.auditing.venue import LocalVenue
 from bitwitness.trainer.config import ConfigError, RunConfig, config_from_ledger, parse_config
 from bitwitness.trainer.data import Dataset, WindowStream
 from bitwitness.trainer.history import open_run
-from bitwitness.trainer.recheck import recheck
+from bitwitness.trainer.models import own_model
+from bitwitness.trainer.models.captured import CapturedModel
 from bitwitness.trainer.run import train
 from bitwitness.trainer.state import State, initial_state
 from bitwitness.trainer.step import Workspace, step
-from bitwitness.trainer.venue import LocalVenue
 
 from .conftest import make_project, small_table
 from .own_models import GPT, LLAMA
@@ -654,7 +655,7 @@ def train_lax(made: Project, change: Callable[[dict[str, Any]], None], *checks: 
 
 def test_an_audit_of_a_program_that_is_no_step_covers_nothing(tmp_path: Path) -> None:
     made = make_project(tmp_path / "project")
-    train_lax(made, own_loss, "bitwitness.kernels.graph.check_rules", eval_every=1)
+    train_lax(made, own_loss, "bitwitness.kernels.capturing.graph.check_rules", eval_every=1)
     report = audit(made, "r", samples=2, threads=1)
     assert report.result == "inconclusive" and report.compared == ()
     assert "not those of one cross_entropy_loss" in str(report.units[0].detail)
@@ -666,9 +667,9 @@ def test_an_audit_finds_masks_that_are_not_those_of_configuration_and_seed(
 ) -> None:
     """The chain replays to the last bit, with a program that nobody's configuration and seed give."""
     made = make_project(tmp_path / "project")
-    train_lax(made, change, "bitwitness.trainer.captured._check_dropout")
+    train_lax(made, change, "bitwitness.trainer.models.captured._check_dropout")
     with pytest.MonkeyPatch.context() as lax:  # as an audit would pass it that does not look
-        lax.setattr("bitwitness.trainer.captured._check_dropout", lambda *given: None)
+        lax.setattr("bitwitness.trainer.models.captured._check_dropout", lambda *given: None)
         assert audit(made, "r", samples=2, threads=1).result == "match"
     report = audit(made, "r", samples=2, threads=1)
     assert report.result == "mismatch" and report.compared == ()

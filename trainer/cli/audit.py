@@ -12,14 +12,14 @@ import typer
 
 from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.cli.output import emit_json, note, say
-from bitwitness.ledger.drand import MAX_FILE
+from bitwitness.ledger.entry.drand import MAX_FILE
 from bitwitness.ledger.errors import BitwitnessError, Stopped
-from bitwitness.ledger.user_files import read_file
+from bitwitness.ledger.files.user_files import read_file
 
-from ..ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
-from ..audit import audit as run_audit
-from ..plan import plan_audit
-from ..recheck import recheck as run_recheck
+from ..auditing.ancestry_audit import AncestryReport, audit_ancestry, plan_ancestry
+from ..auditing.audit import audit as run_audit
+from ..auditing.plan import plan_audit
+from ..auditing.recheck import recheck as run_recheck
 from .audit_text import ancestry_json, audit_json, plan_lines, recheck_json, recheck_lines, tell
 from .options import AtOnce, Device, Threads, cores
 from .progress import counting

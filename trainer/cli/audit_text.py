@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from bitwitness.ledger.audit_rules import tampered_steps
 from bitwitness.ledger.cli.output import counted, note, say
+from bitwitness.ledger.entry.audit_rules import tampered_steps
 
-from ..ancestry_audit import AncestryReport
-from ..audit import AuditReport
-from ..eval_audit import EVAL
-from ..outcome import UnitResult
-from ..plan import AuditPlan
-from ..recheck import RecheckReport
+from ..auditing.ancestry_audit import AncestryReport
+from ..auditing.audit import AuditReport
+from ..auditing.eval_audit import EVAL
+from ..auditing.outcome import UnitResult
+from ..auditing.plan import AuditPlan
+from ..auditing.recheck import RecheckReport
 
 
 def tell(result: AuditReport, again: str) -> None:

@@ -14,7 +14,7 @@ from bitwitness.ledger.cli.output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
 from ..ancestry import LineCoverage, line_coverage
-from ..coverage import FRACTIONS, Coverage, Turn, open_coverage
+from ..auditing.coverage import FRACTIONS, Coverage, Turn, open_coverage
 
 _CELLS = 60
 _SHADES = "░▒▓█"

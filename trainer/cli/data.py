@@ -12,9 +12,9 @@ import typer
 
 from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import counted, emit_fields, emit_json, note, say
-from bitwitness.ledger.lock import LedgerLocked
+from bitwitness.ledger.files.sizes import SIZES, parse_size
 from bitwitness.ledger.merkle import leaf_hash
-from bitwitness.ledger.sizes import SIZES, parse_size
+from bitwitness.ledger.sqlite.lock import LedgerLocked
 
 from .. import data as library
 from ..data.builder import HELD_OUT_DEFAULT

@@ -16,9 +16,9 @@ from bitwitness.ledger.cli.options import JsonOption, current_project
 from bitwitness.ledger.cli.output import counted
 from bitwitness.ledger.errors import BitwitnessError
 
-from ..drill import DrillResult, small_run
-from ..drill import drill as run_drill
-from ..drill_faults import KINDS
+from ..drills.drill import DrillResult, small_run
+from ..drills.drill import drill as run_drill
+from ..drills.drill_faults import KINDS
 from .options import Threads, cores
 
 

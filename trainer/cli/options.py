@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.plain import plain
+from bitwitness.ledger.files.plain import plain
 
 from ..run import MAX_THREADS
 

@@ -14,12 +14,12 @@ import typer
 from bitwitness.ledger.cli.options import current_project, load_key, project_at
 from bitwitness.ledger.cli.output import note
 from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger.exchange.tile_export import CHECKPOINT
+from bitwitness.ledger.follow.remote import Remote, is_address
 from bitwitness.ledger.project import CONFIG, Project
-from bitwitness.ledger.remote import Remote, is_address
-from bitwitness.ledger.tile_export import CHECKPOINT
 
-from ..remote_venue import RemotePlace, RemoteVenue, work_folder
-from ..venue import LocalPlace, LocalVenue, Place, Venue
+from ..auditing.remote_venue import RemotePlace, RemoteVenue, work_folder
+from ..auditing.venue import LocalPlace, LocalVenue, Place, Venue
 
 RunOption = Annotated[
     str | None,

@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwitness.kernels import culprit, judge, trace_file, trace_record
 from bitwitness.kernels.errors import KernelError
-from bitwitness.kernels.trace_limits import Limits
+from bitwitness.kernels.tracing import culprit, judge, trace_file, trace_record
+from bitwitness.kernels.tracing.trace_limits import Limits
 from bitwitness.ledger.cli.options import JsonOption
 from bitwitness.ledger.errors import BitwitnessError
 
-from ..culprit_text import difference_json, lines
+from ..auditing.culprit_text import difference_json, lines
+from ..auditing.venue import LocalPlace, Place
 from ..data.reads import NoSuchStep
-from ..step_trace import VALUES, StepTrace, trace_step
-from ..venue import LocalPlace, Place
+from ..traces.step_trace import VALUES, StepTrace, trace_step
 from .options import AtOnce, Device, Threads, cores
 from .progress import counting
 from .source import PolicyOption, RunOption, WorkOption, open_to_read

@@ -16,10 +16,10 @@ from bitwitness.ledger.cli.output import emit_json, note, say
 from bitwitness.ledger.errors import Stopped
 from bitwitness.ledger.project import Project
 
+from ..cluster.local_ranks import LocalRanks
+from ..cluster.rank_start import Place, place_of
+from ..cluster.rank_work import ModelOf, work
 from ..config import RunConfig, load_config
-from ..local_ranks import LocalRanks
-from ..rank_start import Place, place_of
-from ..rank_work import ModelOf, work
 from ..run import Company, RunResult
 from ..run import train as run_train
 from ..start import model_of

@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import durable, rfc3339
+from bitwitness.ledger.files import durable, rfc3339
 from bitwitness.ledger.keys import Signer
 
 from .dataset import HELD_OUT_FOLDER, dataset_folder

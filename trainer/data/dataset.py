@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import ZERO_SALT, Commitment, document_digest, document_leaf
 from bitwitness.ledger.errors import FormatError, ProofError
-from bitwitness.ledger.replay_files import HELD_OUT_FOLDER, dataset_folder
+from bitwitness.ledger.exchange.replay_files import HELD_OUT_FOLDER, dataset_folder
 
 from .errors import DatasetDamaged, DocumentErased, NoSuchDataset
 from .index import DOCUMENTS, HASH, RECORD, SALTS, DocumentIndex, DocumentRecord, MappedFile

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bitwitness.ledger import entries, merkle
-from bitwitness.ledger.envelope import open_envelope, seal
+from bitwitness.ledger import merkle
+from bitwitness.ledger.entry import entries
+from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.errors import FormatError
 from bitwitness.ledger.keys import Signer
 

@@ -10,7 +10,7 @@ from typing import Any
 from bitwitness.ledger import jcs
 from bitwitness.ledger.commitments import Commitment
 from bitwitness.ledger.errors import FormatError
-from bitwitness.ledger.replay_files import MANIFEST
+from bitwitness.ledger.exchange.replay_files import MANIFEST
 
 from .errors import DataError, DatasetDamaged
 from .split import HELD_OUT

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger.remote import NotThere, Remote, RemoteError
-from bitwitness.ledger.replay_files import MANIFEST, MANIFEST_LIMIT, DataAddress
+from bitwitness.ledger.exchange.replay_files import MANIFEST, MANIFEST_LIMIT, DataAddress
+from bitwitness.ledger.follow.remote import NotThere, Remote, RemoteError
 
 from .dataset import Dataset
 from .entry import described

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from fractions import Fraction
 
-from bitwitness.ledger.replay_files import HELD_OUT
+from bitwitness.ledger.exchange.replay_files import HELD_OUT
 
 from .errors import DataError
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bitwitness.ledger.regular_file import read_regular
+from bitwitness.ledger.files.regular_file import read_regular
 
 from .errors import TokenizerUnusable
 

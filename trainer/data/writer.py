@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bitwitness.ledger import durable, merkle
+from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import ZERO_SALT, Commitment, document_digest, document_leaf
+from bitwitness.ledger.files import durable
 
 from .documents import Document
 from .index import DOCUMENTS, PATHS, SALTS, TREE, DocumentRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...checkpoint import parse_checkpoint
-from ...entries import KINDS
+from ...entry.entries import KINDS
 from ...note import parse_note
 from .. import signed_rows
 from ..answers import Asked, File, Moved, NotHere, Page

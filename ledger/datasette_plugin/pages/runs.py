@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ...entries import KINDS
+from ...entry.entries import KINDS
 from ..answers import Asked, NotHere, Page
 from ..chart import MAX_BUCKETS, Bucket, Event, Mark, loss_chart
 from ..config_view import grouped

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ... import tiles
 from ...checkpoint import parse_checkpoint
+from ...exchange.prove import handovers
+from ...exchange.tile_source import tile_bytes
 from ...handover import encode_handovers
 from ...note import parse_note
-from ...prove import handovers
-from ...tile_source import tile_bytes
 from ..answers import Asked, File, NotHere
 
 _NO_CHECKPOINT = "This log has signed no checkpoint yet; `ledger checkpoint` signs one."

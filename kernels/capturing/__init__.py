@@ -1,0 +1,1 @@
+"""From a torch module to a stored program: its calls captured, guarded and judged."""

@@ -1,0 +1,1 @@
+"""What every operator of a step wrote: recorded, compared, and disputed down to one chunk."""

@@ -1,0 +1,1 @@
+"""Files and texts at the edge: written durably, read within limits, shown without surprises."""

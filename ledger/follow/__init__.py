@@ -1,0 +1,1 @@
+"""Logs of others: read from afar, mirrored, watched, and convicted where they fork."""

@@ -1,0 +1,1 @@
+"""What the gate decides by: rules, lineage, memory, and the scan of the weights themselves."""

@@ -1,0 +1,1 @@
+"""Drills: faults planted in a copy of a run, which audits must find."""

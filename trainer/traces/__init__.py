@@ -1,0 +1,1 @@
+"""Traces of single steps: what every operator wrote, for another party to compare with."""
