@@ -9,11 +9,10 @@ is refused, whatever it is called. Written apart from the trainer's own
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import foreign_json
 from bitwitness.ledger.errors import FoundWrong, JsonError
 from bitwitness.ledger.jcs import f64_from_hex
 
@@ -84,21 +83,10 @@ def expected_config(resolved: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def _parse(data: bytes) -> dict[str, Any]:
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            raise ConfigRefused("config.json has a key twice")
-        return result
-
-    def constant(text: str) -> NoReturn:
-        raise ConfigRefused(f"config.json holds {text}")
-
-    if jcs.nests_deeper(data, jcs.MAX_DEPTH):
-        raise ConfigRefused("config.json is nested too deeply")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
-    except (ValueError, RecursionError) as error:
-        raise ConfigRefused("config.json is not JSON") from error
+        value = foreign_json.parse(data)
+    except JsonError as error:
+        raise ConfigRefused(f"config.json: {error.reason}") from error
     if not isinstance(value, dict):
         raise ConfigRefused("config.json is not an object")
     return value

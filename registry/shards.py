@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import foreign_json
 from bitwitness.ledger.commitments import TensorView, byte_view
-from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong, JsonError
 from bitwitness.ledger.files import durable
 from bitwitness.ledger.files.safetensors_header import write_file
 
@@ -91,19 +90,10 @@ def check_layout(listed: Sequence[str]) -> None:
 
 def check_index(data: bytes, places: Mapping[str, str], total: int) -> None:
     """The index says of every tensor the file that holds it, and nothing more. Raises ShardsRefused."""
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            raise ShardsRefused(f"{INDEX} has a key twice")
-        return result
-
-    if jcs.nests_deeper(data, jcs.MAX_DEPTH):
-        raise ShardsRefused(f"{INDEX} is nested too deeply")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs)
-    except (ValueError, RecursionError) as error:
-        raise ShardsRefused(f"{INDEX} is not JSON") from error
+        value = foreign_json.parse(data)
+    except JsonError as error:
+        raise ShardsRefused(f"{INDEX}: {error.reason}") from error
     if not isinstance(value, dict) or value.keys() != {"metadata", "weight_map"}:
         raise ShardsRefused(f"{INDEX} does not have exactly the keys metadata and weight_map")
     if value["metadata"] != {"total_size": total}:

@@ -8,7 +8,6 @@ takes the package py_ecc, which `pip install 'bitwitness[drand]'` brings.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .. import jcs
+from .. import foreign_json
 from ..errors import BitwitnessError, JsonError
 from .beacon import BeaconWrong, round_randomness
 
@@ -73,8 +72,8 @@ def round_after(source: Source, time: int) -> int:
 def read_round(data: bytes, number: int) -> bytes:
     """The signature in a drand answer, JSON with `round`, `signature` and `randomness`. Raises RoundUnusable."""
     try:
-        fields: Any = json.loads(data.decode("utf-8"), object_pairs_hook=jcs.keys_once)
-    except (ValueError, RecursionError, JsonError):
+        fields: Any = foreign_json.parse(data)
+    except JsonError:
         fields = None
     if not isinstance(fields, dict) or type(fields.get("round")) is not int:
         raise RoundUnusable("the file is not a round as drand answers it: JSON with round, randomness and signature")

@@ -14,8 +14,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bitwitness.ledger import foreign_json
 from bitwitness.ledger.entry.envelope import pae
-from bitwitness.ledger.errors import FoundWrong, SignatureError
+from bitwitness.ledger.errors import FoundWrong, JsonError, SignatureError
 
 if TYPE_CHECKING:
     from bitwitness.ledger.p256 import P256Key
@@ -70,14 +71,14 @@ def verify(data: bytes, key: P256Key) -> tuple[str, dict[str, str]]:
     Only the `files` method with SHA-256 and without symbolic links is accepted: one digest for each whole file.
     """
     try:
-        bundle = _json(data)
+        bundle = foreign_json.parse(data)
         envelope = bundle["dsseEnvelope"]
         (signature,) = envelope["signatures"]
         payload, signed = _base64(envelope["payload"]), _base64(signature["sig"])
         hint = bundle["verificationMaterial"]["publicKey"].get("hint")
         if bundle["mediaType"] != _MEDIA or envelope["payloadType"] != _PAYLOAD:
             raise OmsRefused(f"{FILE_NAME} is not a Sigstore bundle v0.3 with an in-toto statement")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, JsonError) as error:
         raise OmsRefused(f"{FILE_NAME} is not a Sigstore bundle with one signature by a key") from error
     if hint not in (None, "", _hint(key)):
         raise OmsRefused(f"{FILE_NAME} names another key than the policy's")
@@ -86,7 +87,7 @@ def verify(data: bytes, key: P256Key) -> tuple[str, dict[str, str]]:
     except SignatureError as error:
         raise OmsRefused(f"{FILE_NAME} is not signed by the policy's key") from error
     try:
-        statement = _json(payload)
+        statement = foreign_json.parse(payload)
         predicate = statement["predicate"]
         (subject,) = statement["subject"]
         resources = predicate["resources"]
@@ -101,7 +102,7 @@ def verify(data: bytes, key: P256Key) -> tuple[str, dict[str, str]]:
         if subject["digest"]["sha256"] != _root(resources):
             raise OmsRefused(f"{FILE_NAME}: its files do not add up to its subject")
         return str(subject["name"])[:200], files
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, JsonError) as error:
         raise OmsRefused(f"{FILE_NAME} does not hold a statement on a model's files") from error
 
 
@@ -131,13 +132,3 @@ def _base64(text: Any) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError("not base64") from error
-
-
-def _json(data: bytes) -> Any:
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            raise ValueError("a key stands there twice")
-        return result
-
-    return json.loads(data.decode("utf-8"), object_pairs_hook=pairs)

@@ -197,7 +197,7 @@ def test_jsonl(tmp_path: Path) -> None:
         ("[1]", "not a JSON object"),
         ('{"body": "x"}', "no field `text`"),
         ('{"text": 5}', "no field `text`"),
-        ('{"text": "a", "text": "b"}', "stands twice"),
+        ('{"text": "a", "text": "b"}', "occurs twice"),
         ('{"text": "\\ud800"}', "surrogate"),
         ("[" * 100_000, "not valid JSON"),
         ('{"text": "a", "n": ' + "9" * 5000 + "}", "line 2"),

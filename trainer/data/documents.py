@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from bitwitness.ledger import jcs
+from bitwitness.ledger.errors import JsonError
 
 from .errors import DocumentTooLarge, MalformedLine, NotText, SourceUnreadable
 from .sources import SourceFile
@@ -101,14 +103,15 @@ def _lines(file: SourceFile, skipped: Skipped, lenient: bool) -> Iterator[Docume
                     yield Document(file.label, line, _text_field(content.decode("utf-8")))
             except UnicodeDecodeError as error:
                 _refuse(NotText(str(file.location), offset + error.start), skipped, lenient)
-            except (ValueError, RecursionError) as error:
-                reason = str(error) if type(error) is ValueError else "not valid JSON"
+            except (ValueError, RecursionError, JsonError) as error:
+                stated = error.reason if isinstance(error, JsonError) else str(error)
+                reason = stated if type(error) in (ValueError, JsonError) else "not valid JSON"
                 _refuse(MalformedLine(str(file.location), line, reason), skipped, lenient)
             offset += len(raw)
 
 
 def _text_field(content: str) -> bytes:
-    value = json.loads(content, object_pairs_hook=_object)
+    value = json.loads(content, object_pairs_hook=jcs.keys_once)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     text = value.get("text")
@@ -118,10 +121,3 @@ def _text_field(content: str) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError("field `text` holds half of a surrogate pair, which is no character") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return value

@@ -9,7 +9,6 @@ the same root. The files are read once: the bytes that are hashed are those that
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger import jcs
+from bitwitness.ledger import foreign_json, jcs
 from bitwitness.ledger.commitments import Commitment, byte_view
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong, JsonError
 from bitwitness.ledger.files import durable
@@ -249,9 +248,9 @@ def _shards(files: _Files) -> dict[str, set[str] | None]:
     if files.has(SINGLE):
         raise ImportRefused(f"{files.source}: both {SINGLE} and {INDEX}; remove the one that does not count")
     try:
-        table = json.loads(files.read(INDEX, _JSON_LIMIT), object_pairs_hook=jcs.keys_once)["weight_map"]
+        table = foreign_json.parse(files.read(INDEX, _JSON_LIMIT))["weight_map"]
         pairs = [(str(tensor), str(shard)) for tensor, shard in table.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, JsonError):
+    except (KeyError, TypeError, AttributeError, JsonError):
         raise ImportRefused(f"{files.source / INDEX}: not an index of shards (weight_map: tensor → file)") from None
     shards: dict[str, set[str] | None] = {}
     for tensor, shard in pairs:

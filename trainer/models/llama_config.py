@@ -7,14 +7,14 @@ whatever it is called, so no checkpoint is trained as something else than it is.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
-from bitwitness.ledger.errors import BitwitnessError
+from bitwitness.ledger import foreign_json
+from bitwitness.ledger.errors import BitwitnessError, JsonError
 from bitwitness.ledger.files.schema_error import first_reason
 
 from ..config import Model
@@ -108,19 +108,10 @@ def _number(value: Any, key: str, where: str) -> float:
 
 
 def _parse(data: bytes, where: str) -> dict[str, Any]:
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            raise ConfigUnsupported(f"{where}: a key stands there twice")
-        return result
-
-    def constant(text: str) -> NoReturn:
-        raise ConfigUnsupported(f"{where}: it holds {text}")
-
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
-    except (ValueError, RecursionError):
-        raise ConfigUnsupported(f"{where}: not JSON") from None
+        value = foreign_json.parse(data)
+    except JsonError as error:
+        raise ConfigUnsupported(f"{where}: {error.reason}") from None
     if not isinstance(value, dict):
         raise ConfigUnsupported(f"{where}: not a JSON object")
     return value
