@@ -21,9 +21,9 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from bitwitness.kernels import _native, arena
-from bitwitness.kernels.capturing.written import Ranges
 from bitwitness.kernels.errors import KernelError, ShapeError
 from bitwitness.kernels.ops import OPERATORS, Operator
+from bitwitness.kernels.written import Ranges
 
 Kind = Literal["input", "output", "inout", "temp"]
 DType = Literal["F32", "I32", "I16"]

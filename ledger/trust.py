@@ -18,7 +18,7 @@ from .files import rfc3339
 from .files.regular_file import read_regular
 from .keys import PublicKey
 from .note import ED25519, Note, Verifier
-from .witnessing.witness_policy import NONE, WitnessPolicy, WitnessPolicyError, parse_policy
+from .witness_policy import NONE, WitnessPolicy, WitnessPolicyError, parse_policy
 
 _SIZE_LIMIT = 1 << 20
 

@@ -16,7 +16,7 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.jcs import f32_from_hex, f64_from_hex
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.store import Ledger
-from bitwitness.trainer.auditing.sample import misdrawn
+from bitwitness.trainer.sample import misdrawn
 
 from . import signed_names
 from .names import check_alias, find_version

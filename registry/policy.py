@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.files.regular_file import open_regular
 from bitwitness.ledger.files.schema_error import first_reason
-from bitwitness.ledger.witnessing.witness_policy import NONE, WitnessPolicy
-from bitwitness.ledger.witnessing.witness_policy import parse_policy as parse_witness_policy
+from bitwitness.ledger.witness_policy import NONE, WitnessPolicy
+from bitwitness.ledger.witness_policy import parse_policy as parse_witness_policy
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[1-9][0-9]{0,8}")

@@ -18,7 +18,7 @@ from bitwitness.ledger.commitments import Commitment, from_leaf_hashes, mark_lea
 from bitwitness.ledger.entry.entries import statement
 from bitwitness.ledger.entry.envelope import open_envelope, seal
 from bitwitness.ledger.files import rfc3339
-from bitwitness.trainer.auditing.sample import Mark
+from bitwitness.trainer.sample import Mark
 
 from .bundles import bundle
 from .checks import Check

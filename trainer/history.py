@@ -22,8 +22,8 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify_ledger import verify_ledger
 from bitwitness.ledger.verify_rows import connect, entry_bytes
 
-from .auditing.sample import Mark, Unit, select, units
 from .config import RunConfig, config_from_ledger
+from .sample import Mark, Unit, select, units
 from .state import Control, StateCommitment
 
 

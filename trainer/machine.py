@@ -9,9 +9,6 @@ from __future__ import annotations
 from bitwitness.kernels import selftest
 from bitwitness.kernels.errors import KernelError
 
-from .auditing.outcome import UnitResult
-from .auditing.sample import Unit
-
 
 def machine_fault(threads: int) -> str | None:
     """What the self-test finds wrong with this machine, as the ledger may say it; None where it is sound."""
@@ -24,8 +21,3 @@ def machine_fault(threads: int) -> str | None:
         return None
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return f"this machine computes wrong: its self-test fails at {', '.join(wrong[:3])}{more}"
-
-
-def unproven(chosen: list[Unit], reason: str) -> list[UnitResult]:
-    """The units of an audit whose machine failed: none is compared, none is a mismatch."""
-    return [UnitResult(unit, "inconclusive", (), reason) for unit in chosen]

@@ -12,8 +12,8 @@ from ..errors import BitwitnessError, FoundWrong
 from ..files.user_files import read_file, write_file
 from ..note import Verifier
 from ..trust import load_trust
+from ..witness_policy import parse_policy
 from ..witnessing.witness import Witness
-from ..witnessing.witness_policy import parse_policy
 from ..witnessing.witness_request import MAX_REQUEST
 from . import output
 from .options import JsonOption, current_project, load_key

@@ -14,7 +14,7 @@ from ..follow.remote import Remote, RemoteError
 from ..follow.transport import shown
 from ..note import SignatureLine, Verifier
 from ..store import Ledger
-from .witness_policy import WitnessPolicy
+from ..witness_policy import WitnessPolicy
 from .witness_request import request_text
 
 _MAX_ANSWER = 64 * 1024

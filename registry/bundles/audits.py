@@ -26,7 +26,7 @@ from bitwitness.ledger.entry.audit_rules import (
     refutation,
     untrusted,
 )
-from bitwitness.trainer.auditing.sample import misdrawn
+from bitwitness.trainer.sample import misdrawn
 
 from ..checks import Check, together
 from ..policy import Policy, Rules

@@ -17,7 +17,7 @@ from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.commitments import MARKS, Commitment, tree
 from bitwitness.ledger.errors import ProofError
 from bitwitness.ledger.verify import KeyRing
-from bitwitness.trainer.auditing.sample import Mark
+from bitwitness.trainer.sample import Mark
 
 from ..status import RunSaid, is_record
 from .bundle import RunProof, StatusProof

@@ -40,14 +40,14 @@ from bitwitness.registry.interop import oms, slsa, tokenizer_files
 from bitwitness.registry.model_config import check_config, expected_config
 from bitwitness.registry.policy import load_policy, parse_policy
 from bitwitness.registry.shards import check_index, index_bytes
-from bitwitness.trainer import config, parts
-from bitwitness.trainer.auditing import audit_work, outcome, sample
-from bitwitness.trainer.auditing.sample import Mark
+from bitwitness.trainer import config, parts, sample
+from bitwitness.trainer.auditing import audit_work, outcome
 from bitwitness.trainer.data import documents, manifest, remote_dataset
 from bitwitness.trainer.data.tokenizer import HuggingFaceTokenizer
 from bitwitness.trainer.models import imports
 from bitwitness.trainer.models.captured import CapturedModel
 from bitwitness.trainer.models.llama_config import read_config
+from bitwitness.trainer.sample import Mark
 from tests.hostile import mutants
 from tests.ledger import conftest as ledger_examples
 from tests.registry import project_fixture

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwitness.kernels import arena
-from bitwitness.kernels.capturing.written import Ranges
 from bitwitness.kernels.program import Executor, ProgramBuilder
+from bitwitness.kernels.written import Ranges
 
 
 @st.composite

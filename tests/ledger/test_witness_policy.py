@@ -11,7 +11,7 @@ import pytest
 from bitwitness.ledger import keys, note
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.note import COSIGNATURE, ED25519, Verifier
-from bitwitness.ledger.witnessing.witness_policy import WitnessPolicyError, parse_policy
+from bitwitness.ledger.witness_policy import WitnessPolicyError, parse_policy
 
 SIGNERS = [keys.Signer.from_seed("witness", bytes([40 + number]) * 32) for number in range(6)]
 VKEYS = [Verifier(f"w{n}.example", signer.public, COSIGNATURE).vkey for n, signer in enumerate(SIGNERS)]

@@ -20,7 +20,7 @@ from bitwitness.ledger.note import sign_note
 from bitwitness.ledger.project import Project
 from bitwitness.registry.bundles import bundle
 from bitwitness.registry.status import RunSaid, is_record
-from bitwitness.trainer.auditing.sample import Mark
+from bitwitness.trainer.sample import Mark
 
 Json = dict[str, Any]
 

@@ -27,7 +27,7 @@ from bitwitness.registry.policy import Rules, WitnessTrust, load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.verify import examine
 from bitwitness.registry.words import NotPromoted, set_alias
-from bitwitness.trainer.auditing.sample import Mark, draw
+from bitwitness.trainer.sample import Mark, draw
 
 from ..ledger.beacon_sample import WITNESS, cosign
 from . import project_fixture

@@ -22,7 +22,7 @@ from bitwitness.registry.policy import load_policy
 from bitwitness.registry.register import register
 from bitwitness.registry.status import RunSaid, append_status, run_records
 from bitwitness.registry.verify import examine
-from bitwitness.trainer.auditing.sample import Mark
+from bitwitness.trainer.sample import Mark
 
 from .conftest import Registered
 from .forge import Forge

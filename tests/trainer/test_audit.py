@@ -23,11 +23,11 @@ from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify_rows import entry_bytes
 from bitwitness.trainer.auditing.audit import audit
-from bitwitness.trainer.auditing.sample import Mark, Unit, draw, select, units
 from bitwitness.trainer.cli.audit_text import audit_lines
 from bitwitness.trainer.history import LedgerNotVerified, RunHistory, open_verified_run
 from bitwitness.trainer.record_check import RecordWrong
 from bitwitness.trainer.run import train
+from bitwitness.trainer.sample import Mark, Unit, draw, select, units
 from bitwitness.trainer.state import state_folder
 from bitwitness.trainer.step import NotFinite, NoTokens
 

@@ -21,11 +21,11 @@ from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.auditing.audit_work import AuditWork
 from bitwitness.trainer.auditing.examiner import Examiner
 from bitwitness.trainer.auditing.replay_work import ReplayWork
-from bitwitness.trainer.auditing.sample import Unit
 from bitwitness.trainer.auditing.transcript import Transcript
 from bitwitness.trainer.history import open_verified_run
 from bitwitness.trainer.material import LocalMaterial
 from bitwitness.trainer.run import train
+from bitwitness.trainer.sample import Unit
 from bitwitness.trainer.step import Workspace
 
 from .conftest import small_config

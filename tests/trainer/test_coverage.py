@@ -19,11 +19,11 @@ from bitwitness.ledger.project import Project
 from bitwitness.ledger.verify import KeyRing
 from bitwitness.trainer.auditing.audit import audit
 from bitwitness.trainer.auditing.coverage import Coverage, Segment, measure, open_coverage
-from bitwitness.trainer.auditing.sample import units
 from bitwitness.trainer.auditing.share import ranking
 from bitwitness.trainer.cli.coverage import bar
 from bitwitness.trainer.history import Entry, RunHistory, open_run
 from bitwitness.trainer.run import train
+from bitwitness.trainer.sample import units
 
 from .conftest import small_config
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bitwitness.trainer.auditing.sample import Mark, always_audited, misdrawn, select
+from bitwitness.trainer.sample import Mark, always_audited, misdrawn, select
 
 SEED = bytes(range(32))
 # Stored at 10, 20, …, 60; gone on with at step 23; step 40 was released, and after the intent step 60, too.

@@ -11,10 +11,10 @@ from typing import Any
 from bitwitness.ledger.commitments import Commitment
 
 from ..history import Entry, RunHistory
+from ..sample import Unit
 from .announcing import Request
 from .audit import AuditReport, drawn_of
 from .outcome import UnitResult
-from .sample import Unit
 
 Json = dict[str, Any]
 

@@ -23,19 +23,19 @@ from bitwitness.ledger.store import Ledger
 
 from .. import records
 from ..history import Entry, LedgerNotVerified, RunHistory, open_verified_run, verified_leaves
-from ..machine import machine_fault, unproven
+from ..machine import machine_fault
 from ..models.arithmetic import this_builds
 from ..record_check import Fault, check_record, require_steps
 from ..run import check_threads
+from ..sample import Unit
 from . import eval_audit
 from .announcing import Request, announced_entry, intend
 from .audit_work import AuditWork
 from .beacons import obtain
 from .coverage import next_interval
 from .examiner import Examiner
-from .outcome import UnitResult, overall
+from .outcome import UnitResult, overall, unproven
 from .part_audit import require_part
-from .sample import Unit
 from .screen import Screened
 from .transcript import Transcript
 from .venue import LocalVenue, Venue

@@ -18,7 +18,7 @@ from bitwitness.ledger.files import rfc3339
 from bitwitness.ledger.keys import PublicKey
 from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.trust import Trust
-from bitwitness.ledger.witnessing.witness_policy import Witness
+from bitwitness.ledger.witness_policy import Witness
 
 NONE = {"kind": "none"}
 _AHEAD = 60

@@ -33,8 +33,8 @@ from bitwitness.ledger.verify import KeyRing
 
 from ..history import Entry, RunHistory, open_verified_run, verified_keys, verified_leaves
 from ..material import LocalMaterial, Material
+from ..sample import misdrawn
 from .part_audit import part_names
-from .sample import misdrawn
 from .share import ranking
 
 FRACTIONS = (0.001, 0.01, 0.1)

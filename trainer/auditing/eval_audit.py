@@ -17,10 +17,10 @@ from .. import records
 from ..data import WindowStream
 from ..history import RunHistory
 from ..replay import compare
+from ..sample import Unit
 from ..state import State
 from ..step import Tap, Workspace
 from .outcome import UnitResult
-from .sample import Unit
 
 EVAL = EVAL_PART
 ALL = "all"

@@ -28,6 +28,7 @@ from ..models.imports import contradiction
 from ..parts import PartsUnavailable
 from ..record_check import Fault
 from ..replay import OtherArithmetic, nearest_state, provide_first, replay, replay_workspace, stored_state
+from ..sample import Unit
 from ..state import State, StateCommitment, StateMismatch, StateUnavailable
 from ..step import NotFinite, NoTokens, PartialFold, Tap, Workspace
 from . import eval_audit
@@ -35,7 +36,6 @@ from .mismatch import first_value
 from .outcome import UnitResult
 from .part_audit import PartExaminer
 from .replay_work import ReplayWork, Wanted
-from .sample import Unit
 from .screen import Screened, screen
 from .transcript import Transcript
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..sample import Unit
 from .mismatch import FirstValue
-from .sample import Unit
 
 Json = dict[str, Any]
 
@@ -90,3 +90,8 @@ class UnitResult:
             part=kept["part"],
             start=kept["start"],
         )
+
+
+def unproven(chosen: list[Unit], reason: str) -> list[UnitResult]:
+    """The units of an audit whose machine failed: none is compared, none is a mismatch."""
+    return [UnitResult(unit, "inconclusive", (), reason) for unit in chosen]

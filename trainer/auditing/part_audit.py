@@ -20,11 +20,11 @@ from ..models import own_model
 from ..models.layout import Layout
 from ..parts import check_leaves, gradient_commitment, names, shard_leaf
 from ..replay import advance, nearest_state, stored_state
+from ..sample import Unit
 from ..state import State, StateUnavailable
 from ..step import Tap, Workspace, step
 from . import eval_audit
 from .outcome import UnitResult
-from .sample import Unit
 
 _SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,5})")
 

@@ -24,11 +24,11 @@ from ..memory import available_bytes
 from ..models import own_model
 from ..models.programs import StepPrograms
 from ..record_check import require_steps
+from ..sample import Unit
 from ..state import State
 from ..step import Workspace, step
 from .coverage import next_interval
 from .eval_audit import find_steps
-from .sample import Unit
 from .venue import LocalVenue, Venue
 
 

@@ -29,11 +29,11 @@ from ..machine import machine_fault
 from ..models.arithmetic import this_builds
 from ..record_check import check_record, require_steps
 from ..run import check_threads
+from ..sample import Unit
 from .audit import still_verified, with_faults
 from .examiner import Examiner
 from .outcome import UnitResult
 from .replay_work import ReplayWork, Wanted
-from .sample import Unit
 from .transcript import Transcript
 from .venue import LocalVenue, Venue
 

@@ -33,10 +33,10 @@ from bitwitness.ledger.jcs import f64_from_hex, f64_hex
 from bitwitness.ledger.keys import Signer
 
 from ..parts import Parts
+from ..sample import Unit
 from ..state import Control, State, load_tensors
 from ..step import PartialFold
 from .outcome import UnitResult
-from .sample import Unit
 
 INTERVAL = 60.0
 """Seconds between two points; more where writing one takes long."""

@@ -16,10 +16,10 @@ from bitwitness.ledger.project import Project
 from ..auditing.ancestry_audit import audit_ancestry
 from ..auditing.audit import AuditReport, audit
 from ..auditing.culprit_text import lines
-from ..auditing.sample import Unit, select
 from ..auditing.venue import LocalVenue
 from ..data import BuildOptions, build
 from ..history import RunHistory, open_verified_run
+from ..sample import Unit, select
 from ..state import Control
 from ..traces.step_trace import record_traced, trace_step
 from .drill_copy import DrillCopy, Link, read_line

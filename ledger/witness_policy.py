@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import BitwitnessError, NoteError
-from ..keys import PublicKey
-from ..note import COSIGNATURE, ED25519, Note, Verified, Verifier
+from .errors import BitwitnessError, NoteError
+from .keys import PublicKey
+from .note import COSIGNATURE, ED25519, Note, Verified, Verifier
 
 NONE = "none"
 MAX_POLICY = 1 << 20
