@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwitness.ledger import checkpoint, jcs, keys, merkle, note, tiles, tlog_proof, witness_policy, witness_request
+from bitwitness.ledger import checkpoint, jcs, keys, merkle, note, tiles, tlog_proof, witness_policy
 from bitwitness.ledger.entry import entries, envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
 from bitwitness.ledger.follow import fork
 from bitwitness.ledger.trust import Trust
+from bitwitness.ledger.witnessing import witness_request
 
 LOG = keys.Signer.from_seed("log", bytes([2]) * 32)
 ROOT = keys.Signer.from_seed("root", bytes([1]) * 32)
