@@ -2,23 +2,25 @@
 
 The root lets another key take a log key's place with a `key` entry, and the first checkpoint beyond that entry is
 signed by both. The entry, its place in that checkpoint's tree and the checkpoint lead whoever pins the old key to the
-new one, and so on from there. Part of the independent verifier; for a whole ledger verify_checkpoints has the rule.
+new one, and so on from there. `line_of` and `open_handover` are the rule for whoever holds a log's `key` entries: a
+whole ledger (verify_checkpoints), a copy of one (follow), a bundle. Part of the independent verifier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import _base64, jcs, merkle
 from .checkpoint import Checkpoint, open_checkpoint
 from .entry import entries
-from .errors import EntryError, FoundWrong
+from .errors import BitwitnessError, EntryError, FoundWrong
 from .keys import PublicKey
 from .note import Note, Verifier
 from .note_head import MAX_HASHES
 from .trust import Trust
+from .verify import EnrolledKey, KeyRing
 
 PATH = "handovers"
 """Where a log serves them, beside its checkpoint."""
@@ -56,7 +58,7 @@ class Handover:
 
 @dataclass(frozen=True)
 class LogKey:
-    """A key of the log: it signs trees of more than `since` entries, and of no more than `until`."""
+    """A key of the log: it signs trees of `since` to `until` entries."""
 
     verifier: Verifier
     since: int = 0
@@ -68,6 +70,61 @@ class LogKey:
 
 class NotHanded(FoundWrong):
     """The keys that signed a checkpoint are the log's, and none of them signs trees of its size."""
+
+
+class ByAnotherRoot(BitwitnessError):
+    """A handover that another key than the pinned root signed, which the root may have put in its own place."""
+
+    def __init__(self, keyid: str) -> None:
+        super().__init__(
+            f"key {keyid[:16]}… put another log key in the pinned one's place, not the pinned root key; whether the"
+            " root let it only the whole ledger says: verify that instead"
+        )
+
+
+# The rule -----------------------------------------------------------------------------------------------------------
+
+
+def replacements(ring: KeyRing) -> Iterator[tuple[EnrolledKey, EnrolledKey]]:
+    """(old, new) of each log key that counted until the root put another one in its place.
+
+    One that the root had ended before then, or revoked from before then on, hands nothing over, and each one does so
+    once: the new key counts like one that is enrolled.
+    """
+    for new in ring:
+        old = None if new.replaces is None else ring.get(new.replaces)
+        if new.role == "log" and old is not None and old.until == new.since:
+            yield old, new
+
+
+def line_of(ring: KeyRing, pinned: PublicKey) -> list[EnrolledKey]:
+    """The pinned log key and those that took its place one after the other, whoever signed what; none if not enrolled.
+
+    That the old key's holder agreed, the checkpoints of the handovers say (open_handover).
+    """
+    heirs = {old.keyid: new for old, new in replacements(ring)}
+    key = ring.get(pinned.keyid)
+    line = [] if key is None or key.role != "log" else [key]
+    while line and line[-1].keyid in heirs:
+        line.append(heirs[line[-1].keyid])
+    return line
+
+
+def open_handover(text: str | bytes, origin: str, old: PublicKey, new: PublicKey, index: int) -> Checkpoint:
+    """A checkpoint beyond the entry at `index`, which put `new` in the place of `old`, signed by both.
+
+    Raises EntryError where it is not, and the errors of notes.
+    """
+    both = [Verifier(origin, key) for key in (old, new)]
+    head, note = open_checkpoint(text, both, origin)
+    if any(note.by(item) is None for item in both):
+        raise EntryError("the checkpoint is not signed by both keys", "handover")
+    if head.size <= index:
+        raise EntryError(f"the checkpoint of {head.size} entries is not beyond entry {index}", "handover")
+    return head
+
+
+# For whoever holds one file ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -94,7 +151,8 @@ class LogLine:
 def log_line(trust: Trust, handovers: Iterable[Handover]) -> LogLine:
     """The keys to which handovers lead from the pinned one; those that begin elsewhere lead nowhere.
 
-    Raises the errors of entries, notes and proofs for one that begins at the line's end and does not hold.
+    Raises the errors of entries, notes and proofs for one that begins at the line's end and does not hold, and
+    ByAnotherRoot where that cannot be told.
     """
     line, used = [LogKey(trust.log)], list[Handover]()
     for item in handovers:
@@ -107,11 +165,15 @@ def log_line(trust: Trust, handovers: Iterable[Handover]) -> LogLine:
             raise EntryError("puts no log key in another's place", "handover")
         if predicate["replaces"] != last.key.keyid:
             continue
+        if envelope.keyid != trust.root.keyid:
+            raise ByAnotherRoot(envelope.keyid)
         envelope.verify(trust.root)
         fresh = Verifier(trust.origin, PublicKey.from_hex(predicate["key"]["public"]))
-        head, note = open_checkpoint(item.note, [last, fresh], trust.origin)
-        if note.by(last) is None or note.by(fresh) is None:
-            raise EntryError("the checkpoint is not signed by both keys", "handover")
+        if any(key.verifier == fresh for key in line):
+            raise EntryError(f"log key {fresh.key.keyid[:16]}… takes a place a second time", "handover")
+        if item.entry.index < line[-1].since:
+            raise EntryError(f"entry {item.entry.index} replaces a log key that came later", "handover")
+        head = open_handover(item.note, trust.origin, last.key, fresh.key, item.entry.index)
         merkle.verify_inclusion(
             item.entry.index, head.size, merkle.leaf_hash(item.entry.data), item.entry.hashes, head.root
         )

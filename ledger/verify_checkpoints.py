@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 from .checkpoint import Checkpoint, open_checkpoint
 from .errors import FoundWrong
+from .handover import line_of, replacements
 from .keys import PublicKey
 from .note import Verifier
 from .trust import Trust
-from .verify import EnrolledKey, KeyRing
+from .verify import KeyRing
 
 
 class CheckpointChecks:
@@ -35,12 +36,12 @@ class CheckpointChecks:
         self._roots = roots
         self._size = size
         self._newest = 0
-        self._ring = keys
         self._keys = {key.public.raw: key for key in keys if key.role == "log"}
         self._verifiers = {Verifier(origin, key.public) for key in self._keys.values()}
         if trust is not None:
             self._verifiers.add(trust.log)
-        self._handovers = list(handovers(keys))
+        self._line = [] if trust is None else [key.public for key in line_of(keys, trust.log.key)]
+        self._handovers = list(replacements(keys))
 
     def follow(self, row: int, size: int, note: object) -> Iterator[str]:
         """What is wrong with the next row; text as SQLite gives raw bytes."""
@@ -95,6 +96,8 @@ class CheckpointChecks:
                 continue
             self._handovers.remove((old, new))
             if old.public not in signers or new.public not in signers:
+                if new.public in self._line:  # what a key signs that nobody handed over to covers nothing
+                    del self._line[self._line.index(new.public) :]
                 yield f"the log key changed at entry {old.until}: the first checkpoint beyond needs both signatures"
 
     def _counts(self, key: PublicKey, size: int) -> bool:
@@ -114,18 +117,10 @@ class CheckpointChecks:
             self._pinned_seen = True
             return bool(counting)
         # Both signatures stand on the checkpoint of a handover; that of the old key is past its end there.
-        heirs = [key for key in counting if self._ring.may_continue(key.keyid, trust.log.key.keyid)]
+        heirs = [key for key in counting if key in self._line]
         covers = bool(heirs) and (self._pinned_seen or any(self._pinned(key) for key in signers))
         self._pinned_seen |= covers
         return covers
 
     def _pinned(self, key: PublicKey) -> bool:
         return self._trust is not None and key.raw == self._trust.log.key.raw
-
-
-def handovers(keys: KeyRing) -> Iterator[tuple[EnrolledKey, EnrolledKey]]:
-    """(old, new) of each log key that the root replaced by another."""
-    for new in keys:
-        old = None if new.replaces is None else keys.get(new.replaces)
-        if new.role == "log" and old is not None:
-            yield old, new

@@ -60,7 +60,10 @@ def handovers(ledger: Ledger, size: int) -> list[Handover]:
     For each `key` entry that replaced a log key, the first checkpoint beyond it; of its signatures those of the log.
     """
     found = []
-    query = "SELECT entry FROM keys WHERE role = 'log' AND replaces IS NOT NULL AND entry < ? ORDER BY entry"
+    query = (
+        "SELECT entry FROM keys WHERE role = 'log' AND entry < ?"
+        " AND entry = (SELECT min(from_index) FROM key_revocations WHERE key = keys.replaces) ORDER BY entry"
+    )
     for (index,) in ledger.connection.execute(query, (size,)).fetchall():
         beyond = ledger.checkpoints_over(index)[:1]
         for text in beyond:

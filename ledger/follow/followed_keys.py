@@ -9,6 +9,7 @@ the same rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ..checkpoint import Checkpoint, open_checkpoint
@@ -16,7 +17,17 @@ from ..entry import entries
 from ..errors import BitwitnessError, FoundWrong, NoKnownSigner, NoteError
 from ..exchange.tile_export import write_whole
 from ..files.regular_file import read_regular
-from ..handover import MAX_FILE, Handover, decode_handovers, encode_handovers, log_line
+from ..handover import (
+    MAX_FILE,
+    ByAnotherRoot,
+    Handover,
+    LogKey,
+    decode_handovers,
+    encode_handovers,
+    line_of,
+    log_line,
+    open_handover,
+)
 from ..handover import PATH as HANDOVERS
 from ..note import Note, Verifier, parse_note
 from ..store import Ledger
@@ -48,19 +59,22 @@ class FollowedKeys:
         self.handovers = line.handovers
         self._trust, self._notes = trust, (*notes, *(item.note for item in line.handovers))
         self._ring = _ring(trust, ledger)
-        self._until: dict[Verifier, int | None] = {trust.log: self._end(trust.log.key.keyid)}
-        accepted = {trust.log.key.keyid}
-        for key in self._ring:
-            old = None if key.replaces is None else self._ring.get(key.replaces)
-            if old is None or old.keyid not in accepted:
+        self._keys = {trust.log: LogKey(trust.log, 0, self._end(trust.log))}
+        for old, new in pairwise(line_of(self._ring, trust.log.key)):
+            beyond = (*ledger.checkpoints_over(new.since)[:1], *self._notes)
+            if not any(self._hands_over(old, new, text) for text in beyond):
+                break
+            verifier = Verifier(trust.origin, new.public)
+            self._keys[verifier] = LogKey(verifier, new.since + 1, new.until)
+        for before, after in pairwise(line.keys):
+            if after.verifier in self._keys:
                 continue
-            beyond = (*ledger.checkpoints_over(key.since)[:1], *self._notes)
-            if key.role == "log" and any(self._hands_over(old, key, text) for text in beyond):
-                self._until[Verifier(trust.origin, key.public)] = self._end(key.keyid)
-                accepted.add(key.keyid)
-        for item in line.keys:
-            if self._until.setdefault(item.verifier, item.until) is None:
-                self._until[item.verifier] = item.until
+            last, ends = self._keys.get(before.verifier), after.since - 1
+            # Of the entries that are here they say, not the handover, who took whose place.
+            if last is None or ends < ledger.size or (last.until is not None and last.until < ends):
+                break
+            self._keys[before.verifier] = LogKey(before.verifier, last.since, ends)
+            self._keys[after.verifier] = LogKey(after.verifier, after.since, self._end(after.verifier))
 
     def know(self, text: str | bytes) -> bool:
         """Whether one of these keys is among those that claim to have signed a note, of which nothing is verified."""
@@ -68,7 +82,7 @@ class FollowedKeys:
             lines = {(line.name, line.key_id) for line in parse_note(text).lines}
         except NoteError:
             return False
-        return any((item.name, item.key_id) in lines for item in self._until)
+        return any((item.name, item.key_id) in lines for item in self._keys)
 
     def open(self, text: str | bytes, url: str) -> tuple[Checkpoint, Note]:
         """Verify a checkpoint that came from `url`, by a key that counts at its size.
@@ -81,33 +95,33 @@ class FollowedKeys:
         except NoteError as error:
             raise RemoteError(url, f"its checkpoint cannot be read, and nobody signed it ({error})") from None
         try:
-            head, note = open_checkpoint(text, self._until, self._trust.origin, self._trust.cosigners)
+            head, note = open_checkpoint(text, self._keys, self._trust.origin, self._trust.cosigners)
         except NoKnownSigner as error:
             raise NoKnownSigner(
                 url,
                 "its checkpoint is of another log than the policy pins, or of one whose key was replaced and that says "
                 f"nothing of it in `{HANDOVERS}` ({error.reason})",
             ) from None
-        ends = [self._until[item.verifier] for item in note.verified if item.verifier in self._until]
-        if all(end is not None and head.size > end for end in ends):
-            raise NotWhatWasSigned(f"its checkpoint of {head.size} entries is signed by a log key that has ended")
+        if not any(key.counts(head.size) for key in self._keys.values() if note.by(key.verifier) is not None):
+            raise NotWhatWasSigned(
+                f"its checkpoint of {head.size} entries is signed by a log key that has ended, or came later"
+            )
         return head, note
 
     def reopen(self, text: str) -> Checkpoint:
         """Verify a checkpoint that was kept, by any key that ever counted: what it signed stays said. Note's errors."""
-        return open_checkpoint(text, self._until, self._trust.origin)[0]
+        return open_checkpoint(text, self._keys, self._trust.origin)[0]
 
-    def _end(self, keyid: str) -> int | None:
-        key = self._ring.get(keyid)
+    def _end(self, verifier: Verifier) -> int | None:
+        key = self._ring.get(verifier.key.keyid)
         return None if key is None else key.until
 
     def _hands_over(self, old: EnrolledKey, new: EnrolledKey, text: str | bytes) -> bool:
-        verifiers = [Verifier(self._trust.origin, key.public) for key in (old, new)]
         try:
-            head, note = open_checkpoint(text, verifiers, self._trust.origin)
+            open_handover(text, self._trust.origin, old.public, new.public, new.since)
         except FoundWrong:
             return False
-        return head.size > new.since and all(note.by(item) is not None for item in verifiers)
+        return True
 
 
 def ask_keys(
@@ -120,7 +134,7 @@ def ask_keys(
     notes = (*notes, shown)
     try:
         keys = FollowedKeys(trust, ledger, notes, read_handovers_of(folder))
-    except FoundWrong as error:
+    except (FoundWrong, ByAnotherRoot) as error:
         raise damaged(folder / HANDOVERS, str(error)) from None
     if keys.know(shown) or not _is_note(shown):
         return keys
@@ -130,7 +144,7 @@ def ask_keys(
         return keys
     try:
         keys = FollowedKeys(trust, ledger, notes, decode_handovers(data))
-    except FoundWrong as error:
+    except (FoundWrong, ByAnotherRoot) as error:
         raise RemoteError(remote.url, f"its {HANDOVERS} do not lead from the pinned log key on ({error})") from None
     if keys.know(shown):
         write_whole(folder / HANDOVERS, encode_handovers(keys.handovers))

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from ..errors import BitwitnessError, FoundWrong
 
 _LOG_KEYS = """
-    SELECT keyid, (SELECT min(from_index) FROM key_revocations WHERE key = keys.entry),
-           (SELECT keyid FROM keys AS heir WHERE heir.replaces = keys.entry)
-    FROM keys WHERE role = 'log'
+    SELECT keys.keyid, (SELECT min(from_index) FROM key_revocations WHERE key = keys.entry),
+           heir.keyid, heir.entry
+    FROM keys LEFT JOIN (SELECT min(entry) AS entry, keyid, replaces FROM keys GROUP BY replaces) AS heir
+    ON heir.replaces = keys.entry WHERE keys.role = 'log'
 """
 
 
@@ -22,22 +23,23 @@ def check_signers(connection: sqlite3.Connection, before: int, size: int, signer
     """Whether these keyids may sign a checkpoint of `size`, the newest one being of size `before`. Raises WrongLogKey.
 
     A key does not count beyond the entry that ended it; the first checkpoint beyond the entry that replaced one is
-    signed by the old key and by the new one. A key that is not enrolled signs nothing but the empty tree.
+    signed by the old key and by the new one, unless the root revoked the old one from before then on: then the new one
+    counts like any that is enrolled. A key that is not enrolled signs nothing but the empty tree.
     """
     signing = set(signers)
-    rows = {keyid: (until, heir) for keyid, until, heir in connection.execute(_LOG_KEYS)}
+    rows = {keyid: rest for keyid, *rest in connection.execute(_LOG_KEYS)}
     for keyid in signing - rows.keys():
         if size:
             raise WrongLogKey(f"the log key {keyid[:16]}… is not enrolled in this ledger")
-    for keyid, (until, heir) in rows.items():
-        if heir is not None and until is None:
+    for keyid, (until, heir, replaced) in rows.items():
+        if heir is not None and (until is None or until > replaced):
             raise FoundWrong(f"the derived tables state no end of the log key {keyid[:16]}…; run `ledger rebuild`")
-        if heir is not None and before <= until < size and not {keyid, heir} <= signing:
+        if heir is not None and until == replaced and before <= until < size and not {keyid, heir} <= signing:
             raise WrongLogKey(
                 f"the log key {keyid[:16]}… was replaced by {heir[:16]}… at entry {until}: both sign the next "
                 "checkpoint; put the new one in the project's keys and add --also OLD.pem"
             )
-    if all(_ended(rows.get(keyid, (None, None))[0], size) for keyid in signing):
+    if all(_ended(rows[keyid][0] if keyid in rows else None, size) for keyid in signing):
         raise WrongLogKey(f"the log key {min(signing)[:16]}… has ended; the ledger enrols another")
 
 

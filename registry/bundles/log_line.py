@@ -8,13 +8,15 @@ alone moves no log, nor does a signature of the old key alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bitwitness.ledger.checkpoint import Checkpoint, open_checkpoint
+from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.entry.entries import check
 from bitwitness.ledger.entry.envelope import open_envelope
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.handover import line_of, open_handover
 from bitwitness.ledger.note import Note, Verifier
 from bitwitness.ledger.verify import EnrolledKey, KeyRing, verify_entry
 
@@ -40,11 +42,7 @@ def heirs(logged: Sequence[bundle.LoggedEntry], ring: KeyRing, pinned: Verifier)
                 ring.add(item.index, statement["predicate"])
         except FoundWrong:
             continue  # reported by the check that believes it
-    return [
-        Verifier(pinned.name, key.public)
-        for key in ring
-        if key.role == "log" and key.keyid != pinned.key.keyid and ring.may_continue(key.keyid, pinned.key.keyid)
-    ]
+    return [Verifier(pinned.name, key.public) for key in line_of(ring, pinned.key)[1:]]
 
 
 def signing_key(
@@ -52,22 +50,19 @@ def signing_key(
 ) -> EnrolledKey:
     """The log key that counts at `head`, followed from the pinned one. Raises FoundWrong, saying why none does."""
     shown = [bundle.Anchor(checkpoint=signed.format(), proof=[]), *anchors]
-    first = ring.get(pinned.key.keyid)
-    if first is None or first.role != "log":
+    line = line_of(ring, pinned.key)
+    if not line:
         raise FoundWrong("the pinned log key is not enrolled as a log key by the pinned root")
-    why = f"the log key is revoked from entry {first.until} on, the checkpoint covers {head.size}"
-    for item in signed.verified:
-        key = ring.get(item.verifier.key.keyid)
-        if item.verifier.name != pinned.name or key is None or key.role != "log":
+    why = f"the log key is revoked from entry {line[0].until} on, the checkpoint covers {head.size}"
+    for number, key in enumerate(line):
+        if signed.by(Verifier(pinned.name, key.public)) is None or (key.until is not None and head.size > key.until):
             continue
-        if not ring.may_continue(key.keyid, first.keyid) or (key.until is not None and head.size > key.until):
+        if number and head.size <= key.since:
             continue
-        if key.keyid != first.keyid and head.size <= key.since:
-            continue
-        broken = [(old, new) for old, new in _steps(key, ring, first) if not _handed(old, new, head, pinned, shown)]
+        broken = [step for step in pairwise(line[: number + 1]) if not _handed(*step, head, pinned, shown)]
         if not broken:
             return key
-        old, new = broken[-1]
+        old, new = broken[0]
         why = (
             f"log key {new.keyid[:16]}… took the place of {old.keyid[:16]}… at entry {new.since}, but no checkpoint "
             "beyond it that both signed is in the bundle"
@@ -75,31 +70,13 @@ def signing_key(
     raise FoundWrong(why)
 
 
-def _steps(key: EnrolledKey, ring: KeyRing, first: EnrolledKey) -> Iterator[tuple[EnrolledKey, EnrolledKey]]:
-    """(old, new) from `key` back to `first`."""
-    while key.keyid != first.keyid and key.replaces is not None:
-        old = ring.get(key.replaces)
-        if old is None:
-            return
-        yield old, key
-        key = old
-
-
 def _handed(
     old: EnrolledKey, new: EnrolledKey, head: Checkpoint, pinned: Verifier, anchors: Sequence[bundle.Anchor]
 ) -> bool:
-    """Whether a checkpoint beyond the change carries both signatures, and `head` extends it.
-
-    A key that the root revoked from before the change on hands nothing over.
-    """
-    if old.until != new.since:
-        return False
-    both = [Verifier(pinned.name, key.public) for key in (old, new)]
+    """Whether a checkpoint beyond the change carries both signatures, and `head` extends it."""
     for anchor in anchors:
         try:
-            older, note = open_checkpoint(anchor.checkpoint, both, pinned.name)
-            if older.size <= new.since or len(note.verified) < len(both):
-                continue
+            older = open_handover(anchor.checkpoint, pinned.name, old.public, new.public, new.since)
             check_extended(older.size, older.root, head, anchor.proof)
         except BitwitnessError:
             continue
@@ -113,7 +90,10 @@ def handovers(ledger: Ledger, size: int) -> dict[int, bundle.Anchor]:
     By their size, proven to the checkpoint of `size` entries.
     """
     found: dict[int, bundle.Anchor] = {}
-    query = "SELECT entry FROM keys WHERE role = 'log' AND replaces IS NOT NULL AND entry < ?"
+    query = (
+        "SELECT entry FROM keys WHERE role = 'log' AND entry < ?"
+        " AND entry = (SELECT min(from_index) FROM key_revocations WHERE key = keys.replaces)"
+    )
     for (entry,) in ledger.connection.execute(query, (size,)).fetchall():
         row = ledger.connection.execute(
             "SELECT size, note FROM checkpoints WHERE size > ? AND size < ? ORDER BY id LIMIT 1", (entry, size)

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from bitwitness.ledger import cli, handover, keys, note
+from bitwitness.ledger import cli, handover, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.entry import envelope
-from bitwitness.ledger.entry.key_entries import enrolment
-from bitwitness.ledger.errors import BitwitnessError, NoKnownSigner
+from bitwitness.ledger.entry.key_entries import enrolment, revocation, rotation
+from bitwitness.ledger.errors import BitwitnessError, EntryError, NoKnownSigner
 from bitwitness.ledger.exchange.prove import handovers, prove
+from bitwitness.ledger.follow.followed_keys import FollowedKeys, NotWhatWasSigned
 from bitwitness.ledger.follow.mirror import ForkFound, Mirror
 from bitwitness.ledger.follow.monitor import watch
 from bitwitness.ledger.follow.remote import Remote, RemoteError
@@ -26,12 +27,15 @@ from bitwitness.ledger.store import Ledger
 from bitwitness.ledger.verify import exit_code
 from bitwitness.ledger.verify_ledger import verify_ledger
 
+from ..second_signature import second_line
 from . import outside
 from . import small_ledger as small
 from .followed import LOG, Log, follow
 
 PINNED = (small.TRUST.log.vkey, small.TRUST.root.raw)
 SECOND, THIRD = (keys.Signer.from_seed("log", bytes([number]) * 32) for number in (0x61, 0x62))
+
+STRANGER = keys.Signer.from_seed("root", bytes(32))
 
 
 def replace_key(log: Log, old: keys.Signer, new: keys.Signer) -> None:
@@ -111,10 +115,15 @@ def test_what_hands_no_key_over(log: Log) -> None:
         head = Checkpoint(small.ORIGIN, ledger.size, ledger.root()).format()
     text = note.parse_note(first.note)
     enrolled = dataclasses.replace(first.entry, data=small.key_entries()[1], index=1)
-    stranger = keys.Signer.from_seed("root", bytes(32))
     key = {"algorithm": keys.ALGORITHM, "keyid": SECOND.keyid, "public": SECOND.public.raw.hex(), "role": "log"}
     rotation = {"action": "rotate", "key": key, "replaces": LOG.keyid, "time": small.TIME}
-    forged = dataclasses.replace(first.entry, data=small.seal("key", rotation, signer=stranger))
+    other = dataclasses.replace(first.entry, data=small.seal("key", rotation, signer=STRANGER))
+    assert {
+        item.name: item.ok for item in verify_proof(changed(log, dataclasses.replace(first, entry=other)), small.TRUST)
+    }["inclusion"] is None  # the root may have let it: whoever has this file alone can not tell
+    sealed = envelope.open_envelope(first.entry.data)
+    unsigned = envelope.assemble(sealed.payload, small.TRUST.root.keyid, bytes(64))
+    forged = dataclasses.replace(first.entry, data=unsigned)
     wrong = [
         (second,),
         (first,),
@@ -143,6 +152,102 @@ def test_a_key_signs_no_tree_beyond_its_end_nor_before_its_beginning(log: Log) -
                 else:
                     with pytest.raises(handover.NotHanded):
                         line.open(text)
+
+
+def test_a_mirror_takes_no_tree_of_before_a_key_began(log: Log, tmp_path: Path) -> None:
+    """Its file would hold a checkpoint that no verifier of whole ledgers accepts, for ever."""
+    (log.tiles / "checkpoint").write_text(signed(log, 9, SECOND))
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    with pytest.raises(NotWhatWasSigned, match="9 entries is signed by a log key that has ended, or came later"):
+        follow(mirror, log)
+    log.publish(THIRD)
+    assert follow(mirror, log) == 18
+    assert not verify_ledger(mirror.project.ledger_path, small.TRUST).faults
+
+
+def signed(log: Log, size: int, *signers: keys.Signer) -> str:
+    """A checkpoint of the first entries, whoever may sign it."""
+    with Ledger.open(log.path) as ledger:
+        body = Checkpoint(small.ORIGIN, size, ledger.root(size)).format()
+    return note.Note(body, tuple(note.signature_line(body, small.ORIGIN, item) for item in signers)).format()
+
+
+def proven(log: Log, size: int, index: int, *signers: keys.Signer) -> Handover:
+    """The handover of a `key` entry by a checkpoint of this size."""
+    with Ledger.open(log.path) as ledger:
+        place = handover.ProvenEntry(ledger.entry(index), index, tuple(ledger.inclusion_proof(index, size)))
+    return Handover(signed(log, size, *signers), place)
+
+
+def test_the_entries_of_a_copy_say_who_took_whose_place(tmp_path: Path) -> None:
+    """A key that the root revoked from before its replacement on hands nothing over, whatever a file says."""
+    log = Log(tmp_path)
+    with Ledger.open(log.path, writable=True) as ledger:
+        at, root = ledger.size, small.SIGNERS["root"]
+        ledger.append([enrolment(root, keys.generate("auditor").public, "auditor")])
+        ledger.append([rotation(root, SECOND.public, "log", LOG.keyid)])
+        ledger.append([revocation(root, LOG.public, "log", at)])
+        made, size = proven(log, ledger.size, at + 1, SECOND, LOG), ledger.size
+        assert handovers(ledger, size) == []
+        ledger.sign_checkpoint(SECOND)  # nobody asks the old key
+        text = signed(log, size, SECOND)
+        assert log_line(small.TRUST, [made]).open(text)[0].size == size  # one file does not tell
+        for handed in ([], [made]):
+            with pytest.raises(NoKnownSigner):
+                FollowedKeys(small.TRUST, ledger, [], handed).open(text, "x")
+    report = verify_ledger(log.path, small.TRUST)
+    assert not report.faults and report.covered == at
+
+
+def test_a_line_that_no_log_can_have(log: Log) -> None:
+    """The root put a key back, or a later key in place of one that was not there yet."""
+    with Ledger.open(log.path) as ledger:
+        first, second = handovers(ledger, ledger.size)
+    root = small.SIGNERS["root"]
+    back = rotation(root, LOG.public, "log", SECOND.keyid, time=small.TIME)
+    early = second.entry.data
+
+    def under(index: int, data: bytes, *signers: keys.Signer) -> Handover:
+        leaves = [merkle.leaf_hash(b"%d" % number) for number in range(20)]
+        leaves[index] = merkle.leaf_hash(data)
+        body = Checkpoint(small.ORIGIN, 20, merkle.root(leaves)).format()
+        text = note.Note(body, tuple(note.signature_line(body, small.ORIGIN, item) for item in signers)).format()
+        proof = merkle.inclusion_proof_from_nodes(index, 20, merkle.nodes_of(leaves))
+        return Handover(text, handover.ProvenEntry(data, index, tuple(proof)))
+
+    assert len(log_line(small.TRUST, [first, under(13, early, SECOND, THIRD)]).keys) == 3
+    with pytest.raises(EntryError, match="takes a place a second time"):
+        log_line(small.TRUST, [first, under(14, back, LOG, SECOND)])
+    with pytest.raises(EntryError, match="entry 12 replaces a log key that came later"):
+        log_line(small.TRUST, [first, under(12, early, SECOND, THIRD)])
+    branch = under(14, rotation(root, THIRD.public, "log", LOG.keyid, time=small.TIME), LOG, THIRD)
+    assert log_line(small.TRUST, [first, branch]) == log_line(small.TRUST, [first])  # a place is taken once
+
+
+def test_two_signatures_of_one_key_hand_nothing_over(log: Log) -> None:
+    with Ledger.open(log.path) as ledger:
+        first, second = handovers(ledger, ledger.size)
+    text = note.parse_note(first.note)
+    (new,) = (line for line in text.lines if line.key_id == log_key(SECOND).key_id)
+    twice = note.Note(text.text, (new, second_line(text.text, small.ORIGIN, bytes([0x61]) * 32, new)))
+    assert len(note.open_note(twice.format(), [log_key(SECOND)]).verified) == 2
+    with pytest.raises(EntryError, match="not signed by both keys"):
+        log_line(small.TRUST, [dataclasses.replace(first, note=twice.format()), second])
+
+
+def test_a_handover_by_another_root_accuses_nobody(log: Log, tmp_path: Path) -> None:
+    """The pinned root may have let that one: of a proof, or evidence, it cannot be told."""
+    with Ledger.open(log.path) as ledger:
+        first, second = handovers(ledger, ledger.size)
+    other = dataclasses.replace(first.entry, data=rotation(STRANGER, SECOND.public, "log", LOG.keyid))
+    handed = [dataclasses.replace(first, entry=other), second]
+    assert exit_code(verify_proof(changed(log, *handed), small.TRUST)) == 2
+    (log.tiles / handover.PATH).write_bytes(encode_handovers(handed))
+    with pytest.raises(RemoteError, match="not the pinned root key"):
+        follow(Mirror(tmp_path / "copy", log.policy), log)
+    (tmp_path / "copy" / handover.PATH).write_bytes(encode_handovers(handed))
+    with pytest.raises(BitwitnessError, match=r"handovers is damaged.*remove it"):
+        follow(Mirror(tmp_path / "copy", log.policy), log)
 
 
 def test_evidence_against_a_later_key_stands_alone(log: Log, tmp_path: Path) -> None:

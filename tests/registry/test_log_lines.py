@@ -1,0 +1,171 @@
+"""Which log key signs for the pinned log: writer, whole file, copy, single file and bundle decide alike."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bitwitness.ledger import keys, note
+from bitwitness.ledger.checkpoint import Checkpoint, open_checkpoint
+from bitwitness.ledger.entry.key_entries import enrolment, revocation, rotation
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.exchange.prove import handovers
+from bitwitness.ledger.follow.followed_keys import FollowedKeys
+from bitwitness.ledger.handover import Handover, ProvenEntry, line_of, log_line, replacements
+from bitwitness.ledger.sqlite import log_keys
+from bitwitness.ledger.store import Ledger
+from bitwitness.ledger.trust import Trust
+from bitwitness.ledger.verify import KeyRing, verify_entry
+from bitwitness.ledger.verify_checkpoints import CheckpointChecks
+from bitwitness.registry.bundles import bundle
+from bitwitness.registry.bundles import log_line as bundles
+
+from ..ledger import small_ledger as small
+from ..second_signature import second_line
+
+ROOT, FIRST = small.SIGNERS["root"], small.SIGNERS["log"]
+FRESH = [keys.Signer.from_seed("log", bytes([0x80 + number]) * 32) for number in range(3)]
+
+
+def signed(ledger: Ledger, size: int, signers: Sequence[keys.Signer]) -> str:
+    body = Checkpoint(small.ORIGIN, size, ledger.root(size)).format()
+    lines = tuple(note.signature_line(body, small.ORIGIN, signer) for signer in signers)
+    return note.Note(body, lines).format()
+
+
+class Verdicts:
+    """On a checkpoint that might be the next one of a log, by whoever pins one of its keys."""
+
+    def __init__(self, ledger: Ledger, empty: Ledger, text: str, signers: Sequence[keys.Signer], pin: keys.Signer):
+        self.ledger, self.text = ledger, text
+        self.trust = Trust(small.ORIGIN, note.Verifier(small.ORIGIN, pin.public), small.TRUST.root)
+        self.ring = KeyRing(small.TRUST.root)
+        for index, data in ledger.entries(0):
+            self.ring.add(index, verify_entry(data, self.ring, index).statement["predicate"])
+        self.line = line_of(self.ring, pin.public)
+        (before,) = ledger.connection.execute("SELECT coalesce(max(size), 0) FROM checkpoints").fetchone()
+        self.handed = self._handovers()
+        self.writer = self._holds(
+            lambda: log_keys.check_signers(ledger.connection, before, ledger.size, (item.keyid for item in signers))
+        )
+        self.faults, self.covers = self._whole()
+        self.copy = self._holds(lambda: FollowedKeys(self.trust, ledger, [text]).open(text, "x"))
+        self.fresh = self._holds(lambda: FollowedKeys(self.trust, empty, [], self.handed).open(text, "x"))
+        self.file = self._holds(lambda: log_line(self.trust, self.handed).open(text))
+        self.bundle = self._holds(self._bundle)
+
+    @staticmethod
+    def _holds(check: object) -> bool:
+        try:
+            check()  # type: ignore[operator]
+        except BitwitnessError:
+            return False
+        return True
+
+    def _handovers(self) -> list[Handover]:
+        """Those of a log in which the checkpoint is stored."""
+        made = handovers(self.ledger, self.ledger.size)
+        size = self.ledger.size
+        for index in (
+            new.since for _old, new in replacements(self.ring) if not self.ledger.checkpoints_over(new.since)
+        ):
+            place = ProvenEntry(self.ledger.entry(index), index, tuple(self.ledger.inclusion_proof(index, size)))
+            made.append(Handover(self.text, place))
+        return made
+
+    def _whole(self) -> tuple[list[str], bool]:
+        size = self.ledger.size
+        roots = {number: self.ledger.root(number) for number in range(size + 1)}
+        checks = CheckpointChecks(small.ORIGIN, self.trust, self.ring, roots, size)
+        rows = self.ledger.connection.execute("SELECT id, size, note FROM checkpoints ORDER BY id").fetchall()
+        for row, covered, text in rows:
+            assert not list(checks.follow(row, covered, text.encode()))
+        return list(checks.follow(len(rows), size, self.text.encode())), checks.covered == size
+
+    def _bundle(self) -> None:
+        anchors = list(bundles.handovers(self.ledger, self.ledger.size).values())
+        names = [note.Verifier(small.ORIGIN, key.public) for key in self.line]
+        head, opened = open_checkpoint(self.text, names, small.ORIGIN)
+        bundles.signing_key(head, opened, self.ring, self.trust.log, anchors)
+
+    def compare(self) -> None:
+        assert self.writer == (not self.faults), self.faults
+        assert self.copy == self.bundle
+        assert self.fresh == self.file and (self.file or not self.copy)
+        if not self.faults:
+            assert self.copy == self.covers
+        elif self.copy:  # what others hand over is no matter of this line's
+            mine = {new.since for new in self.line[1:]}
+            assert not any(f"changed at entry {index}:" in fault for fault in self.faults for index in mine)
+        if self.file and not self.copy:  # single files do not tell what was revoked
+            assert any(not end.replaced for key in self.ring for end in key.ends)
+
+
+def grow(ledger: Ledger, chance: random.Random) -> None:
+    """One more key entry, of those that a ledger takes."""
+    enrolled = [key for key in (FIRST, *FRESH) if _enrolled(ledger, key)]
+    fresh = [key for key in FRESH if key not in enrolled]
+    key = chance.choice(enrolled)
+    what = chance.choice(("rotate", "rotate", "revoke", "enrol"))
+    if what == "revoke":
+        data = revocation(ROOT, key.public, "log", chance.randrange(ledger.size + 3))
+    elif fresh and what == "rotate":
+        data = rotation(ROOT, fresh[0].public, "log", key.keyid)
+    elif fresh:
+        data = enrolment(ROOT, fresh[0].public, "log")
+    else:
+        data = enrolment(ROOT, keys.generate("auditor").public, "auditor")
+    try:
+        ledger.append([data])
+    except BitwitnessError:
+        ledger.append([enrolment(ROOT, keys.generate("auditor").public, "auditor")])
+
+
+def _enrolled(ledger: Ledger, key: keys.Signer) -> bool:
+    return ledger.connection.execute("SELECT 1 FROM keys WHERE keyid = ?", (key.keyid,)).fetchone() is not None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_all_decide_alike(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with (
+        Ledger.create(tmp_path / "e.db", small.ORIGIN) as empty,
+        Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger,
+    ):
+        ledger.append([enrolment(ROOT, key.public, key.role) for key in (ROOT, FIRST)])
+        for _round in range(4):
+            for _ in range(chance.choice((1, 1, 2, 3))):
+                grow(ledger, chance)
+            known = [key for key in (FIRST, *FRESH) if _enrolled(ledger, key)]
+            good = []
+            for signers in itertools.chain.from_iterable(itertools.combinations(known, n) for n in (1, 2, 3)):
+                text = signed(ledger, ledger.size, signers)
+                verdicts = [Verdicts(ledger, empty, text, signers, pin) for pin in known]
+                for verdict in verdicts:
+                    verdict.compare()
+                if verdicts[0].writer:
+                    good.append(text)
+            if good and chance.random() < 0.8:
+                ledger.keep_checkpoint(chance.choice(good))
+
+
+def test_two_signatures_of_one_key_hand_nothing_over(tmp_path: Path) -> None:
+    """Whoever has the new key alone can sign twice; whoever has the old one alone, too."""
+    with Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger:
+        ledger.append([enrolment(ROOT, key.public, key.role) for key in (ROOT, FIRST)])
+        ledger.append([rotation(ROOT, FRESH[0].public, "log", FIRST.keyid)])
+        ring = KeyRing(small.TRUST.root)
+        for index, data in ledger.entries(0):
+            ring.add(index, verify_entry(data, ring, index).statement["predicate"])
+        body = Checkpoint(small.ORIGIN, ledger.size, ledger.root()).format()
+        line = note.signature_line(body, small.ORIGIN, FRESH[0])
+        twice = note.Note(body, (line, second_line(body, small.ORIGIN, bytes([0x80]) * 32, line))).format()
+    new = note.Verifier(small.ORIGIN, FRESH[0].public)
+    head, opened = open_checkpoint(twice, [new], small.ORIGIN)
+    assert len(opened.verified) == 2
+    with pytest.raises(FoundWrong, match="no checkpoint beyond it that both signed"):
+        bundles.signing_key(head, opened, ring, small.TRUST.log, [bundle.Anchor(checkpoint=twice, proof=[])])
