@@ -129,7 +129,7 @@ def _enrolled(ledger: Ledger, key: keys.Signer) -> bool:
     return ledger.connection.execute("SELECT 1 FROM keys WHERE keyid = ?", (key.keyid,)).fetchone() is not None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_all_decide_alike(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     with (
