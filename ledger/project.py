@@ -24,6 +24,7 @@ from .entry.key_entries import enrolment
 from .errors import BitwitnessError, EntryError, KeyFileError
 from .keys import PassphraseSource, Signer
 from .note import Verifier
+from .sqlite.ledger_file import unmerged
 from .store import Ledger
 from .trust import Trust, load_trust
 
@@ -37,7 +38,7 @@ _FILES = (
     CONFIG,
     TRUST,
     "run.toml",
-    *(f"{PATHS['ledger']}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")),
+    *(f"{PATHS['ledger']}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", ".lock")),
     *(f"{PATHS['keys']}/{role}{suffix}" for role in ROLES for suffix in (".pem", ".pub")),
     f"{PATHS['keys']}/log{keys.MEMORY_SUFFIX}",
 )
@@ -221,7 +222,8 @@ class Project:
             try:
                 ledger.check_memory(self.key_path("log").with_suffix(keys.MEMORY_SUFFIX))
             except BaseException:
-                ledger.close()
+                with unmerged(self.ledger_path):
+                    ledger.close()
                 raise
         return ledger
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,8 +35,11 @@ from .sqlite.ledger_file import (
     check_header,
     check_identity,
     connect,
+    create_whole,
+    refuse_strays,
     reporting,
     set_durable,
+    unmerged,
 )
 from .sqlite.lock import WriterLock
 from .sqlite.run_tail import RunTail
@@ -103,15 +106,12 @@ class Ledger:
         try:
             if path.exists():
                 raise BitwitnessError(f"{path} exists; a ledger is never overwritten")
-            connection = connect(path, writable=True)
+            refuse_strays(path, new=True)
+            with reporting(path):
+                create_whole(path, origin)
+                connection = connect(path, writable=True)
             try:
-                connection.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
-                connection.execute("PRAGMA journal_mode = WAL")
                 set_durable(connection)
-                connection.execute("BEGIN IMMEDIATE")
-                schema.create(connection, origin)
-                derived_schema.create(connection)
-                connection.execute("COMMIT")
                 ledger = cls(path, connection, lock)
                 ledger._tree = merkle.Frontier()
                 return ledger
@@ -147,8 +147,11 @@ class Ledger:
         check_header(path)
         lock = WriterLock(path) if writable else None
         connection: sqlite3.Connection | None = None
+        held = ExitStack()
         try:
             with reporting(path):
+                if writable:
+                    held.enter_context(unmerged(path))
                 connection = connect(path, writable=writable)
                 check_identity(path, connection, views_too=derived_too)
                 if writable:
@@ -165,6 +168,8 @@ class Ledger:
             if lock is not None:
                 lock.release()
             raise
+        finally:
+            held.close()
 
     def close(self) -> None:
         """Write the derived rows that wait, close the file and give the writer's lock up."""

@@ -11,12 +11,14 @@ import sqlite3
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 import typer.main
 
 from ..errors import Stopped
+from . import output
 from .options import ProjectOption, choose_project, forget_project
 from .output import note, say
 from .plugins import LazyGroup, Place
@@ -42,6 +44,8 @@ _COMMANDS = {
 }
 
 
+_UNKNOWN = object()
+"""The answer of a command that has not come to its end."""
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -87,13 +91,27 @@ def root(
     choose_project(project)
 
 
+def _open_streams() -> None:
+    """Have all three standard streams open, so that no file of ours gets the number of one, nor what is said on it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.fstat(number)
+                continue
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    sys.stdout = output.heard_or_not(sys.stdout)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (sys.argv unless given) and return its exit code. Never lets an expected error escape."""
     forget_project()
+    _open_streams()
+    answer: Any = _UNKNOWN
     # Plug-ins of pydantic would have a say in how a policy is read; and a file of every package is read to find them.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        answer: Any = typer.main.get_command(app)(
+        answer = typer.main.get_command(app)(
             args=None if arguments is None else list(arguments), prog_name="ledger", standalone_mode=False
         )
         sys.stdout.flush()
@@ -101,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             note("interrupted")
         return answer if isinstance(answer, int) else 0
     except (BrokenPipeError, SystemExit) as error:
-        # The reader (head, less) has gone; what it wanted, it got. Python must not flush to it once more.
+        # The reader (head, less) has gone, which makes no verdict another. Python must not flush to it once more.
         if not isinstance(error if isinstance(error, OSError) else error.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-        return 0
+        return 2 if answer is _UNKNOWN else answer if isinstance(answer, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return _INTERRUPTED
@@ -115,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A file or folder of the user's that does not let itself be read or written.
         note(f"error: {error.filename or 'system'}: {(error.strerror or str(error)).lower()}")
+        output.drop_unsaid()
         return 2
     except (MemoryError, sqlite3.OperationalError) as error:
         note(f"error: {str(error) or 'out of memory'}")

@@ -64,8 +64,8 @@ def monitor(
     """Mirror a log and raise an alarm, exit code 1: a fork, a stale head, an unknown signer, a newly enrolled key.
 
     Also for times in the future, a log that went back, and entries that it signed and does not serve. The first round
-    takes the keys that it finds as known. Exit code 2 if the log cannot be reached; with --max-age that, too, is an
-    alarm once the copy is older.
+    takes the keys that it finds as known, of a copy that is there already those in it. Exit code 2 if the log cannot be
+    reached; with --max-age that, too, is an alarm once the copy is older.
 
     Example: ledger monitor https://example.org/log copy --max-age 24
     """

@@ -5,13 +5,69 @@ What is printed can come from a file that somebody else made, so all of it goes 
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 from ..files.plain import plain
+
+
+class _Pipe(io.FileIO):
+    """Standard output whose reader may go away (head, less): nothing that a command does, or finds, is then another."""
+
+    gone = False
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            self.gone = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return super().write(data)
+
+
+def heard_or_not(stream: TextIO) -> TextIO:
+    """The standard output, as it was opened, so that a reader who has gone is no error."""
+    buffer: Any = getattr(stream, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    if not isinstance(stream, io.TextIOWrapper) or type(raw) is not io.FileIO:
+        return stream
+    stream.flush()
+    pipe: Any = _Pipe(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        pipe if buffer is raw else io.BufferedWriter(pipe),  # the former: PYTHONUNBUFFERED
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+def _reader_is_gone() -> bool:
+    buffer = getattr(sys.stdout, "buffer", None)
+    return getattr(getattr(buffer, "raw", buffer), "gone", False)
+
+
+def drop_unsaid() -> None:
+    """After an error of writing to it: Python must not try once more at its end, which would change the exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop(sys.stdout)
+
+
+def _drop(stream: TextIO) -> None:
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def emit_json(value: Any) -> None:
@@ -30,6 +86,8 @@ def emit_json_list(items: Iterable[Mapping[str, Any]]) -> None:
     for item in items:
         sys.stdout.write(f"{separator}\n{json.dumps(item, ensure_ascii=True, allow_nan=False)}")
         separator = ","
+        if _reader_is_gone():
+            return
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
@@ -78,8 +136,12 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say something that is not the result, in one line."""
-    print(plain(text), file=sys.stderr)
+    """Say something that is not the result, in one line. That nobody can hear it changes no result."""
+    try:
+        print(plain(text), file=sys.stderr)
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
 
 
 def _finite(value: Any) -> Any:

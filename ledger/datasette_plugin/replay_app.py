@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from ..entry.envelope import MAX_ENTRY
 from ..errors import BitwitnessError
+from ..exchange import listen
 from ..exchange.inbox import InboxFull
 from ..exchange.replay_files import ENTRIES, open_file, parse_address
 from ..exchange.submissions import NotAccepted, Receipt, TooMany, leave, receipt_for, submit
@@ -97,7 +98,13 @@ class ReplayApp:
         project, log = self._project, self._log()
         if log is None or project is None:
             raise _Answer(403, "this server takes no entries; hand them over as a file (`ledger audit --out`)")
-        data = await _body(scope, receive)
+        try:
+            async with asyncio.timeout(listen.SLOWEST):
+                data = await _body(scope, receive)
+        except TimeoutError:
+            raise _Answer(
+                408, f"the request took more than {listen.SLOWEST:g} seconds", {"connection": "close"}
+            ) from None
         try:
             async with self._one_writer:
                 receipt = await asyncio.to_thread(_submit, project, log, data)

@@ -11,6 +11,7 @@ import uvicorn
 from datasette.app import Datasette
 
 from ..exchange.listen import address_of, is_loopback, listen
+from ..exchange.prompt_heads import PromptHeads
 from ..store import Ledger
 from .metadata import metadata
 from .security import PLUGIN, accept_audits
@@ -31,7 +32,9 @@ def run_server(
     listener = listen(host, port)
     address = address_of(listener)
     application = make_datasette(project.ledger_path, public=public or not is_loopback(host), log=log).app()
-    config = uvicorn.Config(application, log_level="warning", lifespan="on", server_header=False, access_log=False)
+    config = uvicorn.Config(
+        application, http=PromptHeads, log_level="warning", lifespan="on", server_header=False, access_log=False
+    )
     config.timeout_graceful_shutdown = 2
     print(address, flush=True)
     print("Ctrl-C stops it", file=sys.stderr, flush=True)

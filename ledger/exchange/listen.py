@@ -7,6 +7,11 @@ import socket
 
 from ..errors import BitwitnessError
 
+SLOWEST = 20.0
+"""Seconds until a request's head must be here, from the connection or a later request's first byte; and then until its
+body must, of which no server here takes more than a few MiB.
+"""
+
 
 class CannotListen(BitwitnessError):
     """The address cannot be listened on."""

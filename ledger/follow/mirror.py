@@ -24,7 +24,7 @@ from pathlib import Path
 from .. import merkle, tlog_proof
 from ..checkpoint import Checkpoint, parse_checkpoint
 from ..entry.envelope import open_envelope
-from ..errors import BitwitnessError, EntryError, FoundWrong
+from ..errors import BitwitnessError, EntryError, FoundWrong, NoteError
 from ..exchange.prove import handovers
 from ..exchange.tile_export import write_whole
 from ..files.regular_file import read_regular
@@ -230,6 +230,13 @@ class Mirror:
     def _read_unserved(self) -> dict[Path, str]:
         folder = self.folder / UNSERVED
         return {path: _read_note(path) for path in sorted(folder.glob("*.checkpoint"))}
+
+    def sizes_unserved(self) -> list[int]:
+        """Of the checkpoints in unserved/, of which nothing is verified. Raises BitwitnessError if one is damaged."""
+        try:
+            return [parse_checkpoint(parse_note(text).text).size for text in self._read_unserved().values()]
+        except NoteError as error:
+            raise damaged(self.folder / UNSERVED, str(error)) from None
 
     def _reopen(self, keys: FollowedKeys, text: str, path: Path) -> Checkpoint:
         try:

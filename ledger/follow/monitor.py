@@ -70,9 +70,11 @@ def watch(
     """Bring the mirror up to date and look for alarms; `max_age` in seconds. Raises what Mirror.update raises.
 
     The first round takes the keys that it finds as known; later ones raise an alarm for each new one until `accept`.
+    What was copied before, or was to be by a round that did not come to its end, is what the first round found.
     A log that cannot be reached is stale at last, too.
     """
     known = _read_known(mirror, accept)
+    seen = _seen_before(mirror) if known is None else 0
     alarms: list[Alarm] = []
     update: Update | None = None
     try:
@@ -95,7 +97,7 @@ def watch(
             alarms += [Alarm("unserved", str(item)) for item in update.unserved]
             alarms += _unknown_signers(mirror, update)
         alarms += _future(mirror, ledger, _read_looked(mirror, ledger.size), clock())
-        alarms += _new_keys(mirror, ledger, known, accept)
+        alarms += _new_keys(mirror, ledger, known, accept, seen)
         if max_age is not None:
             alarms += _stale(mirror, ledger, max_age, clock())
         return Watched(update, tuple(alarms), ledger.size)
@@ -157,15 +159,24 @@ def _read_known(mirror: Mirror, accept: bool) -> set[str] | None:
     )
 
 
-def _new_keys(mirror: Mirror, ledger: Ledger, known: set[str] | None, accept: bool) -> list[Alarm]:
+def _seen_before(mirror: Mirror) -> int:
+    """How many entries the copy has, or was to have: those of the checkpoints that it kept before it copied them."""
+    if not mirror.project.ledger_path.exists():
+        return 0
+    with mirror.open() as ledger:
+        return max(ledger.size, *mirror.sizes_unserved(), 0)
+
+
+def _new_keys(mirror: Mirror, ledger: Ledger, known: set[str] | None, accept: bool, seen: int) -> list[Alarm]:
     found = {row["keyid"]: row for row in enrolled_keys(ledger)}
     if not found:
         return []  # of a log that has shown nothing yet there is nothing to know
     if known is None or accept:
-        lines = sorted((known or set()) | found.keys())
+        taken = {keyid for keyid, row in found.items() if accept or not seen or row["entry"] < seen}
+        known = (known or set()) | taken
+        lines = sorted(known)
         text = "".join(f"{line}\n" for line in (f"{_KNOWN_HEAD} {len(lines)}", *lines))
         write_whole(mirror.folder / KNOWN, text.encode("ascii"))
-        return []
     return [
         Alarm("new-key", f"entry {row['entry']} enrols an unknown {row['role']} key {keyid}")
         for keyid, row in found.items()

@@ -12,8 +12,9 @@ from types import TracebackType
 from urllib.parse import quote
 
 from ..errors import BitwitnessError, FoundWrong
+from ..files import durable
 from ..files.regular_file import open_regular
-from . import guard, schema
+from . import derived_schema, guard, schema
 
 _HEADER = 100
 """Bytes of an SQLite file's header (file format, section 1.3)."""
@@ -43,6 +44,14 @@ class NotALedger(BitwitnessError):
         super().__init__(f"{path} is not a ledger: {reason}")
         self.path = str(path)
         self.reason = reason
+
+
+class StrayFile(BitwitnessError):
+    """A file stands where SQLite keeps its own, and is not of this database. `path` names it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is in the way: {reason}; move it elsewhere")
+        self.path = str(path)
 
 
 class LedgerFull(BitwitnessError):
@@ -111,6 +120,75 @@ def _wal(path: Path) -> Path:
     return real.with_name(real.name + "-wal")
 
 
+def refuse_strays(path: Path, *, new: bool = False) -> None:
+    """Raise StrayFile for a file beside the database from which SQLite would take pages, or which it would remove.
+
+    A rollback journal is never one of ours (write-ahead log): SQLite rolls the database back by it, whoever's it is.
+    Beside a `new` database nothing may be.
+    """
+    real = path.resolve()
+    for suffix in ("-journal", "-wal", "-shm"):
+        beside = real.with_name(real.name + suffix)
+        try:
+            mode = os.lstat(beside).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode):
+            raise StrayFile(beside, "it is not the regular file that SQLite keeps there")
+        if suffix == "-journal":
+            raise StrayFile(beside, f"it is not of {real.name}, which SQLite would roll back by it")
+        if new:
+            raise StrayFile(beside, f"it is of another {real.name}, which is not there")
+
+
+@contextmanager
+def unmerged(path: Path) -> Iterator[None]:
+    """Whoever closes the database inside leaves its write-ahead log as it is.
+
+    The last connection merges it into the file when it is closed, also where the file was refused for what that log
+    says: the log may be of another database. Raises sqlite3.DatabaseError.
+    """
+    with _first_page(path):
+        yield
+
+
+def create_whole(path: Path, origin: str) -> None:
+    """Make the file of an empty ledger, whole or not at all; the caller holds the writer's lock.
+
+    It is made under a name that only who holds the lock uses. Raises sqlite3.DatabaseError, OSError.
+    """
+    real = path.resolve()
+    made = real.with_name(f".{real.name}.new")
+    _remove(made)
+    try:
+        connection = connect(made, writable=True)
+        try:
+            connection.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            set_durable(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            schema.create(connection, origin)
+            derived_schema.create(connection)
+            connection.execute("COMMIT")
+            # What is not in the file itself would stay behind under the other name.
+            busy, _pages, _moved = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy:
+                raise sqlite3.OperationalError("database is busy")
+        finally:
+            connection.close()
+        made.rename(real)
+    except BaseException:
+        with suppress(OSError):
+            _remove(made)
+        raise
+    durable.sync_folder(real.parent)
+
+
+def _remove(database: Path) -> None:
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+
+
 def set_durable(connection: sqlite3.Connection) -> None:
     """Every commit is on the disk before it returns."""
     connection.execute("PRAGMA synchronous = FULL")
@@ -133,6 +211,7 @@ def check_header(path: Path) -> None:
         raise NotALedger(path, "is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
     if status.st_size < _HEADER:
         raise NotALedger(path, "not an SQLite file, or cut to almost nothing")
+    refuse_strays(path)
     try:
         with _first_page(path) as connection:
             pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -151,9 +230,14 @@ def application_id(path: Path) -> int:
         return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection to any database that changes nothing of it, nor at its end. Raises sqlite3.DatabaseError."""
+    return sqlite3.connect(_address(path, writable=False), uri=True, timeout=10)
+
+
 @contextmanager
 def _first_page(path: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(_address(path, writable=False), uri=True, timeout=10)
+    connection = read_only(path)
     try:
         connection.execute("PRAGMA schema_version")
         yield connection
@@ -186,6 +270,14 @@ def _check_length(path: Path, stated: int) -> None:
         raise LedgerDamaged(path, f"it was cut to {length} bytes; restore it from a copy")
 
 
+def _or_its_log(path: Path) -> str:
+    wal = _wal(path)
+    with suppress(OSError):
+        if os.stat(wal).st_size:
+            return f", or {wal.name} beside it is; move that elsewhere and try again"
+    return ""
+
+
 def check_identity(
     path: Path, connection: sqlite3.Connection, *, schema_too: bool = True, views_too: bool = True
 ) -> None:
@@ -195,7 +287,7 @@ def check_identity(
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != schema.APPLICATION_ID:
-        raise NotALedger(path, "an SQLite file of another program")
+        raise NotALedger(path, f"an SQLite file of another program{_or_its_log(path)}")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != schema.SCHEMA_VERSION:
         raise NotALedger(path, f"its schema has version {version}, this program knows {schema.SCHEMA_VERSION}")

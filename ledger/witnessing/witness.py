@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ..files import durable
 from ..follow import fork
 from ..keys import Signer
 from ..note import Verifier
+from ..sqlite.ledger_file import read_only, refuse_strays
 from ..sqlite.schema import split_statements
 from .witness_request import AddCheckpoint, parse_request
 
@@ -213,6 +214,16 @@ def _check_identity(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    refuse_strays(path, new=not path.exists())
+    with suppress(sqlite3.Error), closing(read_only(path)) as reader:
+        # A connection that can write moves what lies in the write-ahead log into the file, at the latest when it is
+        # closed. The log may be of another database.
+        if reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            _check_identity(reader, path)
+    return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
     except sqlite3.Error as error:
@@ -220,6 +231,8 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             _check_identity(connection, path)  # before anything of another program's file is changed
+        else:
+            connection.execute("PRAGMA journal_mode = MEMORY")  # so that no journal of ours is ever left
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")

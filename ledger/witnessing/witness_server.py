@@ -36,7 +36,11 @@ async def _answer(witness: Witness, scope: Scope, receive: Receive) -> Answer:
         return Answer(404, "POST /add-checkpoint, or GET /vkey\n")
     if method != "POST":
         return Answer(405, "POST a checkpoint here\n")
-    body = await _body(receive)
+    try:
+        async with asyncio.timeout(listen.SLOWEST):
+            body = await _body(receive)
+    except TimeoutError:
+        return Answer(408, f"the request took more than {listen.SLOWEST:g} seconds\n")
     if body is None:
         return Answer(400, f"the request is larger than {MAX_REQUEST} bytes, or ended early\n")
     try:
@@ -70,6 +74,8 @@ async def _send(send: Send, answer: Answer) -> None:
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
     ]
+    if answer.status == 408:
+        headers.append((b"connection", b"close"))  # what is still to come is not waited for
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -79,9 +85,16 @@ def run_server(witness: Witness, host: str, port: int) -> None:
     # It takes a tenth of a second to import, and only this command needs it.
     import uvicorn
 
+    from ..exchange.prompt_heads import PromptHeads
+
     listener = listen.listen(host, port)
     config = uvicorn.Config(
-        application(witness), log_level="warning", lifespan="off", server_header=False, access_log=False
+        application(witness),
+        http=PromptHeads,
+        log_level="warning",
+        lifespan="off",
+        server_header=False,
+        access_log=False,
     )
     config.timeout_graceful_shutdown = 2
     print(listen.address_of(listener), flush=True)

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -528,3 +529,51 @@ def test_what_a_schema_found_names_its_section_once() -> None:
     item = {"type": "value_error", "loc": ("model",), "msg": "Value error, model.heads = 3 does not divide model.width"}
     assert reason(item) == "model.heads = 3 does not divide model.width"
     assert reason({**item, "msg": "Value error, models are large"}) == "model: models are large"
+
+
+@pytest.fixture
+def forged(sample: Path, tmp_path: Path) -> Path:
+    """A copy of the sample's ledger with a signature that is not one."""
+    path = tmp_path / "forged.db"
+    with closing(sqlite3.connect(sample / "ledger.db")) as source, closing(sqlite3.connect(path)) as copy:
+        source.backup(copy)
+        triggers = copy.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for name, _sql in triggers:
+            copy.execute(f"DROP TRIGGER {name}")
+        copy.execute("UPDATE entries SET signature = zeroblob(64) WHERE idx = 3")
+        for _name, sql in triggers:
+            copy.execute(sql)
+        copy.commit()
+    return path
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_verdict_is_the_same_whoever_listens(sample: Path, forged: Path, unbuffered: str) -> None:
+    python = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+
+    def verify(target: Path, to: str) -> tuple[int, str, str]:
+        command = f"{sys.executable} -m bitwitness.ledger.cli verify {target} {to}"
+        result = subprocess.run(["bash", "-c", command], cwd=sample, env=python, capture_output=True, text=True)
+        return result.returncode, result.stdout, result.stderr
+
+    gone = "| true; exit ${PIPESTATUS[0]}"
+    assert verify(forged, "")[0] == 1
+    for to in (gone, f"--json {gone}", ">&-", "<&- >&- 2>&-"):
+        assert verify(forged, to) == (1, "", "")
+    code = verify(sample / "ledger.db", "")[0]
+    assert verify(sample / "ledger.db", gone) == verify(sample / "ledger.db", ">&-") == (code, "", "") and code != 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_told_is_no_verdict(sample: Path, tmp_path: Path, unbuffered: str) -> None:
+    """Status 1 says that something was found wrong."""
+    python = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+
+    def status(command: str) -> int:
+        command = f"{sys.executable} -m bitwitness.ledger.cli {command}"
+        return subprocess.run(["bash", "-c", command], cwd=sample, env=python, capture_output=True).returncode
+
+    assert status("verify ledger.db >/dev/full 2>&1") == status("verify missing.db 2>/dev/full") == 2
+    made = tmp_path / "made"
+    assert status(f"init {made} 2>/dev/full") == 0 and (made / "bitwitness.toml").exists()

@@ -207,7 +207,8 @@ def test_a_witness_that_forgets_asks_and_gets_the_proof(project: Project, tmp_pa
             assert collect(ledger, signed, [find_target(server.url, None)]).failures == ()
     finally:
         server.stop()
-    server.state.unlink()
+    for path in server.state.parent.glob(f"{server.state.name}*"):
+        path.unlink()
     again = WitnessProcess(tmp_path / "w", "w1", load_trust(project.trust_path).log, 0)
     try:
         grow(project, 1)

@@ -12,6 +12,7 @@ import pytest
 from bitwitness.ledger import cli, keys, merkle, note, tiles
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.entry.envelope import open_envelope
+from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.follow.mirror import ForkFound, Mirror, NotServed
 from bitwitness.ledger.follow.monitor import told, watch
@@ -356,3 +357,24 @@ def test_a_monitor_goes_on_while_another_writes_its_copy(
         assert cli.main(["monitor", str(log.tiles), str(mirror.folder)]) == 2
     finally:
         held.close()
+
+
+def test_a_first_round_that_was_killed_takes_no_later_key_as_known(
+    log: Log, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("bitwitness.ledger.follow.monitor._new_keys", "bitwitness.ledger.follow.mirror.Mirror._copy"):
+        with monkeypatch.context() as patch:
+            patch.setattr(step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                alarms(log, mirror)
+        assert not (mirror.folder / "known-keys").exists()
+        fresh = keys.generate("auditor")
+        append(log, enrolment(small.SIGNERS["root"], fresh.public, "auditor", time=small.TIME))
+        for _ in range(2):
+            assert alarms(log, mirror) == ["new-key"]
+        assert alarms(log, mirror, accept=True) == []
+        shutil.rmtree(mirror.folder)
+        mirror = Mirror(mirror.folder, log.policy)

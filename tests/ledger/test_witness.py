@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from bitwitness.ledger import cli, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.errors import BitwitnessError, NoteError
+from bitwitness.ledger.exchange import listen
+from bitwitness.ledger.exchange.prompt_heads import PromptHeads
 from bitwitness.ledger.follow import fork
 from bitwitness.ledger.note import COSIGNATURE, Verifier
 from bitwitness.ledger.trust import Trust
@@ -270,6 +274,43 @@ def test_no_more_of_a_request_is_read_than_one_may_have(witness: Witness) -> Non
     assert status == 400 and "larger than" in said
     body = asyncio.run(witness_server._body(lambda: asyncio.sleep(0, next(taken))))
     assert body is None and len(list(taken)) == 20 - 1 - witness_server.MAX_REQUEST // 100_000
+
+
+def test_a_request_that_trickles_in_is_not_waited_for(witness: Witness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its head nor its body, and the connection ends."""
+    monkeypatch.setattr(listen, "SLOWEST", 0.2)
+    listener = listen.listen("127.0.0.1", 0)
+    config = uvicorn.Config(
+        witness_server.application(witness), http=PromptHeads, log_level="error", lifespan="off", access_log=False
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    whole = request(0, 5).encode()
+    head = b"POST /add-checkpoint HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n" % len(whole)
+    key = b"GET /vkey HTTP/1.1\r\nHost: w\r\n\r\n"
+    try:
+        for sent, answer in (
+            (b"", b""),
+            (head[:20], b""),
+            (head + whole[:-1], b"HTTP/1.1 408 "),
+            (key + head[:20], b"HTTP/1.1 200 "),
+            (head + whole, b"HTTP/1.1 200 "),
+        ):
+            with socket.create_connection(listener.getsockname()[:2], timeout=8) as client:
+                client.sendall(sent)
+                got = b""
+                if sent == head + whole:
+                    got = client.recv(100)
+                else:
+                    while part := client.recv(10_000):  # until the server ends the connection
+                        got += part
+            assert got.startswith(answer) and bool(got) == bool(answer), (sent, got)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+    assert witness.newest(ORIGIN) == (5, merkle.root(LEAVES[:5]))
 
 
 def test_requests_that_cannot_be_made() -> None:
