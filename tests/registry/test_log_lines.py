@@ -12,7 +12,7 @@ import pytest
 from bitwitness.ledger import keys, note
 from bitwitness.ledger.checkpoint import Checkpoint, open_checkpoint
 from bitwitness.ledger.entry.key_entries import enrolment, revocation, rotation
-from bitwitness.ledger.errors import BitwitnessError, FoundWrong
+from bitwitness.ledger.errors import BitwitnessError, FoundWrong, NoKnownSigner
 from bitwitness.ledger.exchange.prove import handovers
 from bitwitness.ledger.follow.followed_keys import FollowedKeys
 from bitwitness.ledger.handover import Handover, ProvenEntry, line_of, log_line, replacements
@@ -43,9 +43,7 @@ class Verdicts:
     def __init__(self, ledger: Ledger, empty: Ledger, text: str, signers: Sequence[keys.Signer], pin: keys.Signer):
         self.ledger, self.text = ledger, text
         self.trust = Trust(small.ORIGIN, note.Verifier(small.ORIGIN, pin.public), small.TRUST.root)
-        self.ring = KeyRing(small.TRUST.root)
-        for index, data in ledger.entries(0):
-            self.ring.add(index, verify_entry(data, self.ring, index).statement["predicate"])
+        self.ring = _ring(ledger)
         self.line = line_of(self.ring, pin.public)
         (before,) = ledger.connection.execute("SELECT coalesce(max(size), 0) FROM checkpoints").fetchone()
         self.handed = self._handovers()
@@ -112,9 +110,9 @@ def grow(ledger: Ledger, chance: random.Random) -> None:
     key = chance.choice(enrolled)
     what = chance.choice(("rotate", "rotate", "revoke", "enrol"))
     if what == "revoke":
-        data = revocation(ROOT, key.public, "log", chance.randrange(ledger.size + 3))
+        data = revocation(ROOT, key.public, "log", chance.randrange(ledger.size + 3), time=small.TIME)
     elif fresh and what == "rotate":
-        data = rotation(ROOT, fresh[0].public, "log", key.keyid)
+        data = rotation(ROOT, fresh[0].public, "log", key.keyid, time=small.TIME)
     elif fresh:
         data = enrolment(ROOT, fresh[0].public, "log")
     else:
@@ -158,9 +156,7 @@ def test_two_signatures_of_one_key_hand_nothing_over(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger:
         ledger.append([enrolment(ROOT, key.public, key.role) for key in (ROOT, FIRST)])
         ledger.append([rotation(ROOT, FRESH[0].public, "log", FIRST.keyid)])
-        ring = KeyRing(small.TRUST.root)
-        for index, data in ledger.entries(0):
-            ring.add(index, verify_entry(data, ring, index).statement["predicate"])
+        ring = _ring(ledger)
         body = Checkpoint(small.ORIGIN, ledger.size, ledger.root()).format()
         line = note.signature_line(body, small.ORIGIN, FRESH[0])
         twice = note.Note(body, (line, second_line(body, small.ORIGIN, bytes([0x80]) * 32, line))).format()
@@ -169,3 +165,62 @@ def test_two_signatures_of_one_key_hand_nothing_over(tmp_path: Path) -> None:
     assert len(opened.verified) == 2
     with pytest.raises(FoundWrong, match="no checkpoint beyond it that both signed"):
         bundles.signing_key(head, opened, ring, small.TRUST.log, [bundle.Anchor(checkpoint=twice, proof=[])])
+
+
+def test_a_checkpoint_of_before_the_change_hands_nothing_over(tmp_path: Path) -> None:
+    """Both keys signed it, and its tree does not hold the entry that says so."""
+    with Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger:
+        ledger.append([enrolment(ROOT, key.public, key.role) for key in (ROOT, FIRST)])
+        ledger.append([rotation(ROOT, FRESH[0].public, "log", FIRST.keyid)])
+        ring = _ring(ledger)
+        early = bundle.Anchor(
+            checkpoint=signed(ledger, 2, (FIRST, FRESH[0])),
+            proof=[node.hex() for node in ledger.consistency_proof(2, 3)],
+        )
+        text, both = (
+            signed(ledger, 3, FRESH[:1]),
+            bundle.Anchor(checkpoint=signed(ledger, 3, (FIRST, FRESH[0])), proof=[]),
+        )
+        assert early.proof
+        for notes in ([early.checkpoint], []):
+            with pytest.raises(NoKnownSigner):
+                FollowedKeys(small.TRUST, ledger, notes).open(text, "x")
+        assert FollowedKeys(small.TRUST, ledger, [both.checkpoint]).open(text, "x")[0].size == 3
+    head, opened = open_checkpoint(text, [note.Verifier(small.ORIGIN, FRESH[0].public)], small.ORIGIN)
+    for anchors in ([early], []):
+        with pytest.raises(FoundWrong, match="no checkpoint beyond it that both signed"):
+            bundles.signing_key(head, opened, ring, small.TRUST.log, anchors)
+    assert bundles.signing_key(head, opened, ring, small.TRUST.log, [early, both]).keyid == FRESH[0].keyid
+
+
+def test_what_a_key_signs_that_nobody_handed_over_to_covers_nothing(tmp_path: Path) -> None:
+    """Whole files that hold such a checkpoint are found wrong, and nothing after it is taken for the pinned log's."""
+    with Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger:
+        ledger.append([enrolment(ROOT, key.public, key.role) for key in (ROOT, FIRST)])
+        ledger.append([rotation(ROOT, FRESH[0].public, "log", FIRST.keyid)])
+        ledger.append([enrolment(ROOT, keys.generate("auditor").public, "auditor")])
+        roots = {number: ledger.root(number) for number in range(5)}
+        checks = CheckpointChecks(small.ORIGIN, small.TRUST, _ring(ledger), roots, 4)
+        found = [
+            list(checks.follow(row, size, signed(ledger, size, (signer,)).encode()))
+            for row, (size, signer) in enumerate([(2, FIRST), (3, FRESH[0]), (4, FRESH[0])])
+        ]
+    assert [len(faults) for faults in found] == [0, 1, 0] and "needs both signatures" in found[1][0]
+    assert checks.covered == 2
+
+
+def test_the_pinned_key_needs_no_enrolment_in_a_whole_file(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger:
+        ledger.append([enrolment(ROOT, ROOT.public, ROOT.role)])
+        for trust, covered in ((small.TRUST, 1), (None, 0)):
+            checks = CheckpointChecks(small.ORIGIN, trust, _ring(ledger), {1: ledger.root()}, 1)
+            faults = list(checks.follow(0, 1, signed(ledger, 1, (FIRST,)).encode()))
+            assert (checks.covered, bool(faults)) == (covered, not covered)
+            assert "checkpoint 1 is missing" in list(checks.follow(2, 1, signed(ledger, 1, (FIRST,)).encode()))
+
+
+def _ring(ledger: Ledger) -> KeyRing:
+    ring = KeyRing(small.TRUST.root)
+    for index, data in ledger.entries(0):
+        ring.add(index, verify_entry(data, ring, index).statement["predicate"])
+    return ring
