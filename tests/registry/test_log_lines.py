@@ -219,6 +219,28 @@ def test_the_pinned_key_needs_no_enrolment_in_a_whole_file(tmp_path: Path) -> No
             assert "checkpoint 1 is missing" in list(checks.follow(2, 1, signed(ledger, 1, (FIRST,)).encode()))
 
 
+def test_each_fault_of_a_checkpoint_is_told(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "l.db", small.ORIGIN) as ledger:
+        ledger.append([enrolment(ROOT, key.public, key.role) for key in (ROOT, FIRST, *FRESH[:1])])
+        notes = {size: signed(ledger, size, (FIRST,)).encode() for size in (1, 2, 3)}
+        ring, roots = _ring(ledger), {1: ledger.root(1), 2: ledger.root(2)}
+        early = signed(ledger, 2, FRESH[:1]).encode()
+    wrong = {1: bytes(32)}
+    for given, held, rows, said in (
+        (roots, 3, [(1, notes[2])], "is stored for size 1, but signed for 2"),
+        (roots, 1, [(2, notes[2])], "signs 2 entries, the ledger holds 1"),
+        (roots, 3, [(3, notes[3])], "signs 3 entries, whose root was not computed"),
+        (wrong, 3, [(1, notes[1])], "signs the root"),
+        (roots, 3, [(2, notes[2]), (1, notes[1])], "signs 1 entries after one that signs 2"),
+        (roots, 3, [(2, early)], "which entry 2 enrols later"),
+        (roots, 3, [(2, None)], "note: "),
+    ):
+        checks = CheckpointChecks(small.ORIGIN, small.TRUST, ring, given, held)
+        *before, last = [list(checks.follow(row, size, text)) for row, (size, text) in enumerate(rows)]
+        assert not any(before) and len(last) == 1 and said in last[0], (said, last)
+        assert checks.covered == (2 if before else 0)
+
+
 def _ring(ledger: Ledger) -> KeyRing:
     ring = KeyRing(small.TRUST.root)
     for index, data in ledger.entries(0):
