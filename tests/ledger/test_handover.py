@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bitwitness.ledger import cli, handover, keys, merkle, note
+from bitwitness.ledger import cli, handover, jcs, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.datasette_plugin.server import make_datasette
 from bitwitness.ledger.entry import envelope
@@ -341,6 +342,48 @@ def test_handovers_that_lead_nowhere(log: Log, tmp_path: Path, data: bytes | Non
 
 def whole(log: Log) -> tuple[Handover, ...]:
     return decode_handovers((log.tiles / handover.PATH).read_bytes())
+
+
+def test_handovers_are_read_strictly(log: Log) -> None:
+    value = jcs.parse((log.tiles / handover.PATH).read_bytes())
+    first = value["handovers"][0]
+    key = first["key"]
+    for items, said in (
+        ({}, "not a list of 1 to 64"),
+        ([], "not a list of 1 to 64"),
+        ([first] * 65, "not a list of 1 to 64"),
+        ([1], 'not {"checkpoint","key"}'),
+        ([{**first, "more": 1}], 'not {"checkpoint","key"}'),
+        ([{**first, "checkpoint": 1}], "a checkpoint is not text"),
+        ([{**first, "key": 1}], 'not {"entry","hashes","index"}'),
+        ([{**first, "key": {**key, "more": 1}}], 'not {"entry","hashes","index"}'),
+        ([{**first, "key": {**key, "index": True}}], "not an index"),
+        ([{**first, "key": {**key, "index": -1}}], "not an index"),
+        ([{**first, "key": {**key, "hashes": "00"}}], "not a list of at most 63 hashes"),
+        ([{**first, "key": {**key, "hashes": ["00" * 32] * 64}}], "not a list of at most 63 hashes"),
+        ([{**first, "key": {**key, "hashes": [1]}}], "not 64 lower-case hex digits"),
+        ([{**first, "key": {**key, "hashes": ["AB" * 32]}}], "not 64 lower-case hex digits"),
+        ([{**first, "key": {**key, "hashes": ["00 " * 21 + "0"]}}], "not 64 lower-case hex digits"),
+        ([{**first, "key": {**key, "entry": 1}}], "not standard padded base64"),
+    ):
+        with pytest.raises(EntryError, match=re.escape(said)):
+            decode_handovers(jcs.encode({**value, "handovers": items}))
+    for whole_file in ([], {**value, "format": "bitwitness/handovers/2"}, {**value, "more": 1}):
+        with pytest.raises(EntryError, match="not bitwitness/handovers/1"):
+            decode_handovers(jcs.encode(whole_file))
+
+
+def test_entries_that_put_no_log_key_in_anothers_place(log: Log) -> None:
+    (first, _second), root = whole(log), small.SIGNERS["root"]
+    trainer = keys.generate("trainer").public
+    for data in (
+        small.DATASET,
+        enrolment(root, SECOND.public, "log"),
+        revocation(root, LOG.public, "log", 20),
+        rotation(root, trainer, "trainer", LOG.keyid),
+    ):
+        with pytest.raises(EntryError, match=r"puts no (log )?key in another's place"):
+            log_line(small.TRUST, [dataclasses.replace(first, entry=dataclasses.replace(first.entry, data=data))])
 
 
 def test_an_enrolment_by_another_root_accuses_nobody(tmp_path: Path) -> None:

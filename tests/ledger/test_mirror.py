@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwitness.ledger import cli, keys, merkle, note
+from bitwitness.ledger import cli, jcs, keys, merkle, note
 from bitwitness.ledger.checkpoint import Checkpoint
 from bitwitness.ledger.entry.key_entries import enrolment
 from bitwitness.ledger.errors import BitwitnessError, FoundWrong
@@ -374,6 +374,46 @@ def test_evidence_of_nothing(log: Log) -> None:
     for data in nothing:
         (check,) = fork.verify_fork(data, small.TRUST)
         assert check.ok is None, data[:200]
+
+
+def test_evidence_is_read_strictly(log: Log) -> None:
+    """Each of these would convict, or be taken for something else, without its check."""
+    with Ledger.open(log.path) as ledger:
+        text, roots = ledger.latest_checkpoint(), [ledger.root(size) for size in (0, 12)]
+        placed = [fork.PlacedEntry(n, ledger.entry(n), ledger.inclusion_proof(n, 12)) for n in (6, 8)]
+    assert text is not None
+    forged, empty = (
+        note.sign_note(Checkpoint(small.ORIGIN, size, root).format(), small.ORIGIN, LOG)
+        for size, root in ((12, bytes(32)), (0, roots[0]))
+    )
+    good = jcs.parse(fork.two_roots(text, forged))
+    assert fork.verify_fork(jcs.encode(good), small.TRUST)[0].ok is False
+    history = {"format": fork.FORMAT, "kind": "history", "checkpoints": [empty, text], "hashes": [roots[1].hex()]}
+    run = jcs.parse(fork.two_entries(text, placed))
+    first, second = run["entries"]
+    wide = {**first, "hashes": [roots[1].hex()] * 65}
+    for value, said in (
+        ([], "not bitwitness/fork/1"),
+        ({**good, "format": "bitwitness/fork/2"}, "not bitwitness/fork/1"),
+        ({**good, "kind": "history"}, "not one of its kinds"),
+        ({**good, "more": 1}, "not one of its kinds"),
+        (history, "not an older and a newer one"),
+        ({**history, "checkpoints": [text, forged]}, "not an older and a newer one"),
+        ({**good, "checkpoints": [1, 2]}, "a checkpoint is not text"),
+        ({**good, "checkpoints": [text, forged, text]}, "another length"),
+        ({**good, "checkpoints": text}, "another length"),
+        ({**history, "checkpoints": [forged, text], "hashes": [1]}, "not an older and a newer one"),
+        ({**history, "hashes": [1]}, "not an older and a newer one"),
+        ({**run, "entries": [{**first, "more": 1}, second]}, "not {entry, hashes, index}"),
+        ({**run, "entries": [{**first, "index": True}, second]}, "not {entry, hashes, index}"),
+        ({**run, "entries": [{**first, "entry": 1}, second]}, "not standard padded base64"),
+        ({**run, "entries": [{**first, "hashes": ["zz" * 32]}, second]}, "not 64 hex digits"),
+        ({**run, "entries": [{**first, "hashes": [1]}, second]}, "not 64 hex digits"),
+        ({**run, "entries": [wide, second]}, "another length"),
+        (run, "is in no run"),
+    ):
+        (check,) = fork.verify_fork(jcs.encode(value), small.TRUST)
+        assert check.ok is None and said in check.detail, (said, check.detail)
 
 
 def test_prefix_hashes_of_every_pair_of_sizes() -> None:
