@@ -14,6 +14,7 @@ from bitwitness.ledger.cli import proof as proof_command
 from bitwitness.ledger.entry import envelope
 from bitwitness.ledger.errors import EntryError, FoundWrong, SignatureError
 from bitwitness.ledger.exchange import prove
+from bitwitness.ledger.handover import ProvenEntry
 from bitwitness.ledger.note import COSIGNATURE, Verifier, sign_note
 from bitwitness.ledger.proof_file import extra_bytes, read_extra, verify_proof
 from bitwitness.ledger.trust import Trust, TrustError, load_trust
@@ -211,6 +212,33 @@ def test_the_signers_enrolment_must_be_in_the_same_tree(proof: str) -> None:
             "entry": True,
             "signature": False,
         }
+
+
+def test_who_may_sign_an_entry_is_checked_in_a_log_that_takes_anything() -> None:
+    """Whoever has the log's key alone can put any entry into its tree."""
+    keyring = small.key_entries()
+    auditor = small.seal("dataset", _predicate(small.DATASET), signer=SIGNERS["auditor"])
+    enrolled = {role: keyring[number] for number, role in enumerate(keys.ROLES)}
+    for entry, signer, later, said in (
+        (small.DATASET, enrolled["trainer"], False, None),
+        (auditor, enrolled["auditor"], False, "auditor key signed it, not a trainer"),
+        (small.DATASET, enrolled["trainer"], True, "enrolled later"),
+        (small.DATASET, enrolled["publisher"], False, ""),
+        (small.DATASET, small.revocation("trainer", 9), False, "does not enrol a key"),
+        (small.DATASET, small.DATASET, False, "does not enrol a key"),
+    ):
+        leaves = [merkle.leaf_hash(item) for item in ((entry, signer) if later else (signer, entry))]
+        index = 0 if later else 1
+        head = sign_note(small.Checkpoint(small.ORIGIN, 2, merkle.root(leaves)).format(), small.ORIGIN, SIGNERS["log"])
+        extra = extra_bytes(entry, ProvenEntry(signer, 1 - index, (leaves[index],)))
+        checks = verify_proof(tlog_proof.Proof(index, (leaves[1 - index],), head, extra).format(), small.TRUST)
+        assert answers(checks) == {"proof": True, "inclusion": True, "entry": True, "signature": said is None}
+        assert (said or "") in checks[-1].detail
+
+
+def _predicate(data: bytes) -> dict[str, Any]:
+    found = envelope.open_envelope(data).statement["predicate"]
+    return {name: value for name, value in found.items() if name != "signer"}
 
 
 def test_a_proof_without_its_entry_asks_for_it(proof: str) -> None:
