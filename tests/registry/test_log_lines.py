@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -239,6 +240,27 @@ def test_each_fault_of_a_checkpoint_is_told(tmp_path: Path) -> None:
         *before, last = [list(checks.follow(row, size, text)) for row, (size, text) in enumerate(rows)]
         assert not any(before) and len(last) == 1 and said in last[0], (said, last)
         assert checks.covered == (2 if before else 0)
+
+
+def test_a_file_that_forgot_how_a_key_ended_signs_nothing() -> None:
+    """Its derived tables were edited: without the end nobody would ask for both signatures."""
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(
+        "CREATE TABLE keys (entry, keyid, role, replaces); CREATE TABLE key_revocations (key, from_index);"
+        "INSERT INTO keys VALUES (1, 'old', 'log', NULL), (4, 'new', 'log', 1)"
+    )
+    for end in (None, 5):
+        if end is not None:
+            connection.execute("INSERT INTO key_revocations VALUES (1, ?)", (end,))
+        with pytest.raises(FoundWrong, match="derived tables state no end of the log key old"):
+            log_keys.check_signers(connection, 0, 6, ["new"])
+    connection.execute("INSERT INTO key_revocations VALUES (1, 4)")
+    with pytest.raises(log_keys.WrongLogKey, match="both sign the next"):
+        log_keys.check_signers(connection, 0, 6, ["new"])
+    log_keys.check_signers(connection, 0, 6, ["new", "old"])
+    connection.execute("INSERT INTO key_revocations VALUES (1, 3)")  # revoked from before then on
+    log_keys.check_signers(connection, 0, 6, ["new"])
+    connection.close()
 
 
 def _ring(ledger: Ledger) -> KeyRing:
