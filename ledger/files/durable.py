@@ -23,7 +23,11 @@ def write_new(path: Path, data: bytes | Iterable[bytes | memoryview], *, mode: i
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
-    except BaseException:
+    except BaseException as error:
+        if (
+            isinstance(error, OSError) and error.errno and error.filename is None
+        ):  # a full disk: of which file, it does not say
+            error.filename = os.fspath(path)
         with contextlib.suppress(OSError):
             path.unlink()
         raise

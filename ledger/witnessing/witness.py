@@ -23,6 +23,7 @@ from ..files import durable
 from ..follow import fork
 from ..keys import Signer
 from ..note import Verifier
+from ..sqlite import guard
 from ..sqlite.ledger_file import read_only, refuse_strays
 from ..sqlite.schema import split_statements
 from .witness_request import AddCheckpoint, parse_request
@@ -195,7 +196,7 @@ class Witness:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
-                    raise WitnessStateError(self._path, str(error)) from None
+                    raise WitnessStateError(self._path, guard.reason(error, self._path)) from None
                 raise
 
 
@@ -227,7 +228,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
     except sqlite3.Error as error:
-        raise WitnessStateError(path, str(error)) from None
+        raise WitnessStateError(path, guard.reason(error, path)) from None
     try:
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             _check_identity(connection, path)  # before anything of another program's file is changed
@@ -245,7 +246,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         _check_identity(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        raise WitnessStateError(path, str(error)) from None
+        raise WitnessStateError(path, guard.reason(error, path)) from None
     except BaseException:
         connection.close()
         raise

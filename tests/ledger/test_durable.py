@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bitwitness.ledger import keys
 from bitwitness.ledger.files import durable
+from bitwitness.ledger.witnessing.witness import Witness, WitnessStateError
+
+from . import small_ledger as small
 
 
 def _broken() -> Iterator[bytes]:
@@ -49,3 +54,26 @@ def test_a_file_is_replaced_whole_and_a_leftover_of_the_callers_name_is_taken_ov
     assert path.read_bytes() == b"old"
     assert durable.replace(path, b"new", temporary=part) == 3
     assert [entry.read_bytes() for entry in tmp_path.iterdir()] == [b"new"]
+
+
+def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="file") as caught:
+            durable.write_new(path, bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.filename == str(path) and not path.exists()
+
+
+def test_a_witness_says_that_its_disk_may_be_full(tmp_path: Path) -> None:
+    signer, logs = keys.Signer.from_seed("witness", bytes([7]) * 32), [small.TRUST.log]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(WitnessStateError, match=r"w\.db: disk I/O error; the disk may be full"):
+            Witness("w.example", signer, logs, tmp_path / "w.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
