@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_new(path: Path, data: bytes | Iterable[bytes | memoryview], *, mode: int = 0o666) -> int:
@@ -24,10 +27,8 @@ def write_new(path: Path, data: bytes | Iterable[bytes | memoryview], *, mode: i
             os.fsync(file.fileno())
             return file.tell()
     except BaseException as error:
-        if (
-            isinstance(error, OSError) and error.errno and error.filename is None
-        ):  # a full disk: of which file, it does not say
-            error.filename = os.fspath(path)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            error.filename = os.fspath(path)  # the system does not say where
         with contextlib.suppress(OSError):
             path.unlink()
         raise
