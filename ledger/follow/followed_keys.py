@@ -69,9 +69,9 @@ class FollowedKeys:
         for before, after in pairwise(line.keys):
             if after.verifier in self._keys:
                 continue
-            last, ends = self._keys.get(before.verifier), after.since - 1
+            last, ends = self._keys[before.verifier], after.since - 1
             # Of the entries that are here they say, not the handover, who took whose place.
-            if last is None or ends < ledger.size or (last.until is not None and last.until < ends):
+            if ends < ledger.size or (last.until is not None and last.until < ends):
                 break
             self._keys[before.verifier] = LogKey(before.verifier, last.since, ends)
             self._keys[after.verifier] = LogKey(after.verifier, after.since, self._end(after.verifier))

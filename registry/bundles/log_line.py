@@ -57,8 +57,6 @@ def signing_key(
     for number, key in enumerate(line):
         if signed.by(Verifier(pinned.name, key.public)) is None or (key.until is not None and head.size > key.until):
             continue
-        if number and head.size <= key.since:
-            continue
         broken = [step for step in pairwise(line[: number + 1]) if not _handed(*step, head, pinned, shown)]
         if not broken:
             return key

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,48 @@ def test_the_entries_of_a_copy_say_who_took_whose_place(tmp_path: Path) -> None:
     assert not report.faults and report.covered == at
 
 
+def test_a_copy_that_ends_between_two_handovers(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    mirror = Mirror(tmp_path / "copy", log.policy)
+    replace_key(log, LOG, SECOND)
+    assert follow(mirror, log) == 13
+    replace_key(log, SECOND, THIRD)
+    log.append("under-the-third")
+    log.publish(THIRD)
+    assert follow(mirror, log) == 16
+    assert len(decode_handovers((mirror.folder / handover.PATH).read_bytes())) == 2
+
+
+def test_a_copy_that_knows_a_revocation_follows_no_handover_after_it(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    with Ledger.open(log.path, writable=True) as ledger:
+        at, root = ledger.size, small.SIGNERS["root"]
+        ledger.append([revocation(root, LOG.public, "log", at)])
+    shutil.copyfile(log.path, tmp_path / "copy.db")
+    with (
+        Ledger.open(log.path, writable=True) as ledger,
+        pytest.raises(EntryError, match="has ended at entry 12 already"),
+    ):
+        ledger.append([rotation(root, SECOND.public, "log", LOG.keyid)])
+    made = under(at + 1, rotation(root, SECOND.public, "log", LOG.keyid), SECOND, LOG)
+    with Ledger.open(tmp_path / "copy.db") as copy, pytest.raises(NotWhatWasSigned):
+        FollowedKeys(small.TRUST, copy, [], [made]).open(made.note, "x")
+    (tmp_path / "shorter").mkdir()
+    shorter = Log(tmp_path / "shorter")
+    with Ledger.open(shorter.path) as copy:
+        assert FollowedKeys(small.TRUST, copy, [], [made]).open(made.note, "x")[0].size == 20
+
+
+def under(index: int, data: bytes, *signers: keys.Signer) -> Handover:
+    """The handover of an entry in a tree of 20 that holds anything else."""
+    leaves = [merkle.leaf_hash(b"%d" % number) for number in range(20)]
+    leaves[index] = merkle.leaf_hash(data)
+    body = Checkpoint(small.ORIGIN, 20, merkle.root(leaves)).format()
+    text = note.Note(body, tuple(note.signature_line(body, small.ORIGIN, item) for item in signers)).format()
+    proof = merkle.inclusion_proof_from_nodes(index, 20, merkle.nodes_of(leaves))
+    return Handover(text, handover.ProvenEntry(data, index, tuple(proof)))
+
+
 def test_a_line_that_no_log_can_have(log: Log) -> None:
     """The root put a key back, or a later key in place of one that was not there yet."""
     with Ledger.open(log.path) as ledger:
@@ -207,14 +250,6 @@ def test_a_line_that_no_log_can_have(log: Log) -> None:
     root = small.SIGNERS["root"]
     back = rotation(root, LOG.public, "log", SECOND.keyid, time=small.TIME)
     early = second.entry.data
-
-    def under(index: int, data: bytes, *signers: keys.Signer) -> Handover:
-        leaves = [merkle.leaf_hash(b"%d" % number) for number in range(20)]
-        leaves[index] = merkle.leaf_hash(data)
-        body = Checkpoint(small.ORIGIN, 20, merkle.root(leaves)).format()
-        text = note.Note(body, tuple(note.signature_line(body, small.ORIGIN, item) for item in signers)).format()
-        proof = merkle.inclusion_proof_from_nodes(index, 20, merkle.nodes_of(leaves))
-        return Handover(text, handover.ProvenEntry(data, index, tuple(proof)))
 
     assert len(log_line(small.TRUST, [first, under(13, early, SECOND, THIRD)]).keys) == 3
     with pytest.raises(EntryError, match="takes a place a second time"):

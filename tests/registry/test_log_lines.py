@@ -183,6 +183,7 @@ def test_a_checkpoint_of_before_the_change_hands_nothing_over(tmp_path: Path) ->
             bundle.Anchor(checkpoint=signed(ledger, 3, (FIRST, FRESH[0])), proof=[]),
         )
         assert early.proof
+        small_tree = signed(ledger, 2, FRESH[:1])
         for notes in ([early.checkpoint], []):
             with pytest.raises(NoKnownSigner):
                 FollowedKeys(small.TRUST, ledger, notes).open(text, "x")
@@ -192,6 +193,16 @@ def test_a_checkpoint_of_before_the_change_hands_nothing_over(tmp_path: Path) ->
         with pytest.raises(FoundWrong, match="no checkpoint beyond it that both signed"):
             bundles.signing_key(head, opened, ring, small.TRUST.log, anchors)
     assert bundles.signing_key(head, opened, ring, small.TRUST.log, [early, both]).keyid == FRESH[0].keyid
+    # Nor does one beyond it lead to a smaller tree, which the new key alone signed.
+    names = [note.Verifier(small.ORIGIN, FRESH[0].public)]
+    head, opened = open_checkpoint(small_tree, names, small.ORIGIN)
+    for proof in ([], early.proof):
+        beyond = both.model_copy(update={"proof": proof})
+        with pytest.raises(FoundWrong, match="no checkpoint beyond it that both signed"):
+            bundles.signing_key(head, opened, ring, small.TRUST.log, [early, beyond])
+    stranger = note.Verifier(small.ORIGIN, FRESH[1].public)
+    with pytest.raises(FoundWrong, match="the pinned log key is not enrolled as a log key"):
+        bundles.signing_key(head, opened, ring, stranger, [both])
 
 
 def test_what_a_key_signs_that_nobody_handed_over_to_covers_nothing(tmp_path: Path) -> None:
