@@ -70,8 +70,9 @@ class FollowedKeys:
             if after.verifier in self._keys:
                 continue
             last, ends = self._keys[before.verifier], after.since - 1
-            # Of the entries that are here they say, not the handover, who took whose place.
-            if ends < ledger.size or (last.until is not None and last.until < ends):
+            # What the entries here say of the old key's end goes first. Where they hold another entry in that place,
+            # the log was forked: whoever compares finds it.
+            if last.until is not None and last.until < ends:
                 break
             self._keys[before.verifier] = LogKey(before.verifier, last.since, ends)
             self._keys[after.verifier] = LogKey(after.verifier, after.since, self._end(after.verifier))

@@ -357,6 +357,20 @@ def test_a_handover_in_another_history_is_a_fork(log: Log, tmp_path: Path) -> No
     assert cli.main(["verify", str(found.value.path), "--policy", str(log.policy)]) == 1
 
 
+def test_a_fork_under_a_later_key_is_found_by_whoever_has_the_other_history(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    twin, mirror = log.twin("twin"), Mirror(tmp_path / "copy", log.policy)
+    log.append("this", 2)
+    log.publish()
+    assert follow(mirror, log) == 15
+    replace_key(twin, LOG, SECOND)
+    twin.append("that", 4)
+    twin.publish(SECOND)
+    with pytest.raises(ForkFound, match="do not begin with the") as found:
+        follow(mirror, twin)
+    assert cli.main(["verify", str(found.value.path), "--policy", str(log.policy)]) == 1
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", encode_handovers([]), None])
 def test_handovers_that_lead_nowhere(log: Log, tmp_path: Path, data: bytes | None) -> None:
     path = log.tiles / handover.PATH
