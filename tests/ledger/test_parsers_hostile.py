@@ -110,7 +110,7 @@ VERIFIERS: dict[str, Callable[[bytes], Any]] = {
     "fork": verify_fork,
     "bundle": verify_bundle,
     "hash tile": verify_tile,
-    "vkey": lambda data: note.Verifier.parse(data.decode("latin-1")),
+    "vkey": lambda data: note.open_note(NOTE, [note.Verifier.parse(data.decode("latin-1"))]),
     "proof": lambda data: tlog_proof.verify(tlog_proof.parse(data), LEAVES[6], KEYS, ORIGIN),
 }
 
