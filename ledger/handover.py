@@ -242,12 +242,6 @@ def decoded(text: object, where: str) -> bytes:
 
 
 def _hash(text: object, where: str) -> bytes:
-    if isinstance(text, str) and len(text) == 64:
-        try:
-            data = bytes.fromhex(text)
-        except ValueError:
-            pass
-        else:
-            if data.hex() == text:
-                return data
+    if isinstance(text, str) and jcs.is_hex(text, 64):
+        return bytes.fromhex(text)
     raise EntryError("not 64 lower-case hex digits", where)

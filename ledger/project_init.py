@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .errors import BitwitnessError
+from .files import folder_lock
 
 STAGE = ".bitwitness-init-"
 
@@ -31,20 +31,14 @@ def alone(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise BitwitnessError(f"{folder} is a file; give `ledger init` a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with folder_lock.held(folder, BitwitnessError(f"another `ledger init` is at work in {folder}")):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BitwitnessError(f"another `ledger init` is at work in {folder}") from None
-        yield
-    except BaseException:
-        for path in made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        raise
-    finally:
-        os.close(descriptor)
+            yield
+        except BaseException:
+            for path in made:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            raise
 
 
 def clear(folder: Path, config: str) -> None:

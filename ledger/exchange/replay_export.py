@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from .. import jcs
 from ..errors import BitwitnessError
 from ..files import durable
+from ..files.durable import write_whole
 from ..project import Project
 from ..store import Ledger
 from .replay_files import (
@@ -29,7 +30,6 @@ from .replay_files import (
     StateAddress,
     open_file,
 )
-from .tile_export import write_whole
 
 PIECE = 1 << 22
 _INDEX_FILES = ("documents.bin", "tree.bin")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,8 @@ from pathlib import Path
 from .. import tiles
 from ..checkpoint import parse_checkpoint
 from ..errors import BitwitnessError, NoteError
-from ..files import durable
+from ..files import folder_lock
+from ..files.durable import write_whole
 from ..files.regular_file import read_regular
 from ..handover import PATH, encode_handovers
 from ..note import MAX_NOTE, parse_note
@@ -35,15 +34,8 @@ class Exported:
 def held(folder: Path) -> Iterator[None]:
     """Hold the folder, which is made if it is missing, against another export. Raises BitwitnessError, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BitwitnessError(f"another export writes into {folder}; wait for it to end") from None
+    with folder_lock.held(folder, BitwitnessError(f"another export writes into {folder}; wait for it to end")):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def export_tiles(ledger: Ledger, folder: Path) -> Exported:
@@ -83,9 +75,3 @@ def _earlier(ledger: Ledger, folder: Path, size: int) -> int:
     if there.origin != ledger.origin or there.size > size or ledger.root(there.size) != there.root:
         raise BitwitnessError(f"{folder} holds another log, or another history of this one; give an empty folder")
     return there.size
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is there in full or not at all, whenever somebody looks or the machine stops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    durable.replace(path, data, temporary=path.with_name(path.name + ".part"))

@@ -57,6 +57,15 @@ def replace(
     return size
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is there in full or not at all, whenever somebody looks or the machine stops.
+
+    Its folder is made if it is missing. For one writer at a time: what is not whole yet is `NAME.part`. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, data, temporary=path.with_name(path.name + ".part"))
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

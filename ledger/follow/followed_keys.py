@@ -15,7 +15,7 @@ from pathlib import Path
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..entry import entries
 from ..errors import BitwitnessError, FoundWrong, NoKnownSigner, NoteError
-from ..exchange.tile_export import write_whole
+from ..files.durable import write_whole
 from ..files.regular_file import read_regular
 from ..handover import (
     MAX_FILE,

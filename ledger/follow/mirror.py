@@ -26,7 +26,7 @@ from ..checkpoint import Checkpoint, parse_checkpoint
 from ..entry.envelope import open_envelope
 from ..errors import BitwitnessError, EntryError, FoundWrong, NoteError
 from ..exchange.prove import handovers
-from ..exchange.tile_export import write_whole
+from ..files.durable import write_whole
 from ..files.regular_file import read_regular
 from ..handover import PATH as HANDOVERS
 from ..handover import Handover

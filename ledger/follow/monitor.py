@@ -13,8 +13,8 @@ from ..browse import Listed, enrolled_keys, list_entries
 from ..entry.entries import kind_of
 from ..entry.envelope import open_envelope
 from ..errors import BitwitnessError, NoKnownSigner, SignatureError
-from ..exchange.tile_export import write_whole
 from ..files import rfc3339
+from ..files.durable import write_whole
 from ..files.regular_file import read_regular
 from ..note import Note, open_note
 from ..store import Ledger

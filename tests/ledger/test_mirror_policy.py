@@ -146,7 +146,7 @@ def test_a_policy_is_kept_whole_or_not_at_all(log: Log, tmp_path: Path, monkeypa
         path.with_name(f"{path.name}.part").write_bytes(data[:20])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bitwitness.ledger.exchange.tile_export.durable.replace", cut)
+    monkeypatch.setattr("bitwitness.ledger.files.durable.replace", cut)
     with pytest.raises(KeyboardInterrupt):
         Mirror(tmp_path / "new", log.policy)
     assert not (tmp_path / "new" / "trust.toml").exists()

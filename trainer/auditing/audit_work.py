@@ -16,7 +16,7 @@ from bitwitness.ledger import merkle
 from bitwitness.ledger.entry.entries import check
 from bitwitness.ledger.entry.envelope import MAX_ENTRY, open_envelope
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.exchange.tile_export import write_whole
+from bitwitness.ledger.files.durable import write_whole
 from bitwitness.ledger.files.regular_file import read_regular
 from bitwitness.ledger.keys import Signer
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bitwitness.ledger.entry.envelope import MAX_ENTRY
 from bitwitness.ledger.errors import BitwitnessError
 from bitwitness.ledger.exchange.submissions import read_submission, split_file
-from bitwitness.ledger.exchange.tile_export import write_whole
+from bitwitness.ledger.files.durable import write_whole
 from bitwitness.ledger.files.user_files import read_file
 from bitwitness.ledger.store import Ledger
 

@@ -26,7 +26,7 @@ from bitwitness.kernels.buffers import F32, floats
 from bitwitness.ledger import merkle
 from bitwitness.ledger.commitments import byte_view, tensor_digest
 from bitwitness.ledger.errors import BitwitnessError
-from bitwitness.ledger.exchange.tile_export import write_whole
+from bitwitness.ledger.files.durable import write_whole
 from bitwitness.ledger.files.regular_file import read_regular
 from bitwitness.ledger.files.safetensors_header import write_file
 from bitwitness.ledger.jcs import f64_from_hex, f64_hex

@@ -6,7 +6,6 @@ leaves nothing that could be taken for a dataset. Held-out documents become a da
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from bitwitness.ledger.files import durable, rfc3339
+from bitwitness.ledger.files import durable, folder_lock, rfc3339
 from bitwitness.ledger.keys import Signer
 
 from .dataset import HELD_OUT_FOLDER, dataset_folder
@@ -176,23 +175,16 @@ class _Build:
 def _building(data_dir: Path, name: str) -> Iterator[Path]:
     """A fresh hidden folder, locked while used and gone afterwards; what a killed build left is removed."""
     folder = data_dir / f".building-{name}"
-    handle = -1
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NameTaken(f"another build of {name} is running; wait for it or choose another --name") from None
-        try:
-            for left in folder.iterdir():
-                shutil.rmtree(left)
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        busy = NameTaken(f"another build of {name} is running; wait for it or choose another --name")
+        with folder_lock.held(folder, busy):
+            try:
+                for left in folder.iterdir():
+                    shutil.rmtree(left)
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise CannotWrite(f"{error.filename or data_dir}: {error.strerror}; the build was undone") from None
-    finally:
-        if handle >= 0:
-            os.close(handle)
